@@ -1,0 +1,56 @@
+# `make` makes the control environment; `make rehearsal` and `make test` do all their set-up themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LOCKS := group_data/locks
+SOURCES := aibox tasks tests deploy.py config.py inventory group_data
+
+.DEFAULT_GOAL := env
+.PHONY: env rehearsal rehearsal-down test test-unit test-long lint lock clean
+
+env: $(VENV)/complete
+
+# Nothing but python3 and pip is asked of the machine: pip fills a venv that has none of its own.
+$(VENV)/complete: $(LOCKS)/control.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "found $$($(PYTHON) --version), expected Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
+	@rm -rf $(VENV)
+	@$(PYTHON) -m venv --without-pip $(VENV)
+	@echo "making the control environment in $(VENV) (hash-locked)"
+	@$(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check \
+	  --require-hashes --only-binary :all: -r $(LOCKS)/control.txt
+	@touch $@
+
+rehearsal: env
+	@$(BIN)/python -m tests.rehearsal deploy
+
+rehearsal-down: env
+	@$(BIN)/python -m tests.rehearsal down --all
+
+lint: env
+	@$(BIN)/ruff check $(SOURCES)
+	@$(BIN)/ruff format --check $(SOURCES)
+	@$(BIN)/mypy
+
+test-unit: env
+	@$(BIN)/python -m pytest tests/unit
+
+test: lint
+	@$(BIN)/python -m pytest -m "not long"
+
+test-long: env
+	@$(BIN)/python -m pytest -m long
+
+# vLLM's lock is one per Python, for this platform; the others are universal.
+lock: env
+	@for name in control aibox; do \
+	  $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
+	    --no-annotate --upgrade $(LOCKS)/$$name.in -o $(LOCKS)/$$name.txt || exit 1; done
+	@for in in $(LOCKS)/vllm-*.in; do for python in 11 12 13 14; do \
+	  $(BIN)/uv pip compile -q --python-version 3.$$python --python-platform x86_64-manylinux_2_36 \
+	    --generate-hashes --no-header --no-annotate --upgrade \
+	    $$in -o $${in%.in}-py3$$python.txt || exit 1; done; done
+	@git diff --stat -- $(LOCKS)
+
+clean:
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

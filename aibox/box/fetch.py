@@ -1,0 +1,198 @@
+"""Fetch the weights of one commit of a model: resumed after a kill, verified, proven, then there.
+
+Everything happens in `<models>/<name>/.partial-<commit>`, which becomes `<models>/<name>/<commit>`
+only when every file has its sum and the files hold what the card says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from aibox.box.job import JobError, Progress, Spec, write_whole
+from aibox.decide.head import Head, judge_dtype, judge_head
+from aibox.decide.weights import index_complete
+
+CHUNK = 1 << 22
+INDEX = "model.safetensors.index.json"
+LONGEST_HEADER = 100_000_000  # safetensors' own limit, bytes
+# aria2's exit codes that have a cause of their own (aria2c(1), EXIT STATUS)
+ARIA2 = {
+    3: "a file of the lock is not on the hub",
+    6: "a network problem",
+    9: "no space left on the disk",
+    19: "the hub's name can't be resolved",
+    22: "the hub answered with an error",
+    24: "the hub wants a token, or this one has no access",
+}
+
+Stamp = list[int]  # size in bytes, modification time in ns, inode
+
+
+def fetch(spec: Spec, progress: Progress) -> dict[str, Any]:
+    """Bring the folder to the lock's content.
+
+    spec: {"folder", "hub", "repository", "commit", "files": {path: {"size", "sha256"}},
+    "dtype", "head": {…} or null}. Raises JobError.
+    """
+    folder = Path(spec["folder"])
+    work = folder if folder.is_dir() else folder.with_name(f".partial-{spec['commit']}")
+    work.mkdir(parents=True, exist_ok=True)
+    verified = verify(work, spec, progress, keep_unfinished=True)
+    missing = [path for path in spec["files"] if path not in verified]
+    if missing:
+        download(work, missing, spec, progress)
+        verified |= verify(work, spec, progress, only=missing)
+        wrong = [path for path in missing if path not in verified]
+        if wrong:
+            raise JobError(
+                f"{', '.join(wrong)} came with another sha256 than the lock's and was removed",
+                f"the files of commit {spec['commit'][:12]} as they were pinned",
+                "run the deploy again; if it stays, pin the weights anew and read what changed",
+            )
+    progress.step("reading the weights' headers")
+    prove(work, spec)
+    record = {"commit": spec["commit"], "files": verified}
+    write_whole(work / ".verified.json", json.dumps(record))
+    subprocess.run(["sync", "--file-system", str(work)], check=True)
+    if work != folder:
+        work.rename(folder)
+        subprocess.run(["sync", str(folder.parent)], check=True)
+    return {"fetched": missing}
+
+
+def verify(
+    work: Path,
+    spec: Spec,
+    progress: Progress,
+    *,
+    only: list[str] | None = None,
+    keep_unfinished: bool = False,
+) -> dict[str, Any]:
+    """Hash what is there: {path: {"stamp", "sha256"}} of the files that are as the lock says.
+
+    A file with a wrong sum is removed; one that is still being fetched (an .aria2 file beside it)
+    is left for the download to go on with.
+    """
+    progress.step("verifying")
+    paths = only if only is not None else list(spec["files"])
+    there = [path for path in paths if (work / path).is_file()]
+    total, done, verified = sum((work / path).stat().st_size for path in there), 0, {}
+    for path in there:
+        file, wanted = work / path, spec["files"][path]
+        if keep_unfinished and file.with_name(f"{file.name}.aria2").exists():
+            continue
+        digest = hashlib.sha256()
+        with file.open("rb") as content:
+            while chunk := content.read(CHUNK):
+                digest.update(chunk)
+                done += len(chunk)
+                progress.say(done, total, "bytes")
+        if digest.hexdigest() == wanted["sha256"]:
+            file.chmod(0o644)
+            verified[path] = {"stamp": stamp(file), "sha256": wanted["sha256"]}
+        else:
+            file.unlink()
+    return verified
+
+
+def stamp(file: Path) -> Stamp:
+    status = file.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
+
+
+def download(work: Path, paths: list[str], spec: Spec, progress: Progress) -> None:
+    """Let aria2 fetch files, from where an earlier run was stopped."""
+    progress.step("downloading")
+    base = f"{spec['hub']}/{spec['repository']}/resolve/{spec['commit']}"
+    wanted = "".join(f"{base}/{path}\n  out={path}\n" for path in paths)
+    command = ["aria2c", "--input-file=-", f"--dir={work}", "--continue=true"]
+    command += ["--allow-overwrite=true", "--auto-file-renaming=false", "--file-allocation=none"]
+    command += ["--max-concurrent-downloads=3", "--split=4", "--max-connection-per-server=4"]
+    command += ["--max-tries=5", "--retry-wait=3", "--connect-timeout=20", "--timeout=60"]
+    command += ["--auto-save-interval=5", "--console-log-level=warn", "--summary-interval=0"]
+    command += ["--no-conf=true", "--ca-certificate=/etc/ssl/certs/ca-certificates.crt"]
+    finished = threading.Event()
+    watcher = threading.Thread(target=watch, args=(work, paths, spec, progress, finished))
+    watcher.start()
+    try:
+        done = subprocess.run(command, input=wanted, text=True, capture_output=True, check=False)
+    finally:
+        finished.set()
+        watcher.join()
+    if done.returncode:
+        print(done.stdout, done.stderr, file=sys.stderr)
+        raise download_error(done.returncode, base)
+
+
+def download_error(code: int, base: str) -> JobError:
+    return JobError(
+        f"{ARIA2.get(code, 'the download stopped')} (aria2 says {code}) at {base}",
+        "every file of the pinned commit",
+        "mend the cause and run the deploy again: it goes on where it stopped",
+    )
+
+
+def watch(
+    work: Path, paths: list[str], spec: Spec, progress: Progress, finished: threading.Event
+) -> None:
+    total = sum(spec["files"][path]["size"] for path in paths)
+    while not finished.wait(1):
+        done = 0
+        for path in paths:
+            with contextlib.suppress(OSError):
+                done += (work / path).stat().st_blocks * 512  # the file is sparse while it grows
+        progress.say(min(done, total), total, "bytes")
+
+
+def prove(work: Path, spec: Spec) -> None:
+    """BF16 and the MTP head, from the files themselves."""
+    config, index = read_json(work / "config.json"), read_json(work / INDEX)
+    refusal = index_complete(index, spec["files"])
+    if refusal is None and spec["head"] is not None:
+        refusal = judge_head(config, index, Head(**spec["head"]))
+    if refusal is None:
+        headers = {path: dtypes(work / path) for path in spec["files"] if is_tensors(path)}
+        refusal = judge_dtype(headers, spec["dtype"])
+    if refusal is not None:
+        raise JobError(refusal.found, refusal.expected, refusal.remedy)
+
+
+def is_tensors(path: str) -> bool:
+    return path.endswith(".safetensors")
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        return cast(Mapping[str, Any], json.loads(path.read_text()))
+    except (OSError, ValueError) as error:
+        raise JobError(
+            f"{path.name}: {error}", "a file that vLLM can read", "pin the weights anew"
+        ) from None
+
+
+def dtypes(path: Path) -> dict[str, int]:
+    """How many parameters of each dtype a safetensors file holds, from its header alone."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size)) if 0 < size < LONGEST_HEADER else {}
+    numbers: Counter[str] = Counter()
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            numbers[tensor["dtype"]] += number_of(tensor["shape"])
+    return dict(numbers)
+
+
+def number_of(shape: list[int]) -> int:
+    product = 1
+    for side in shape:
+        product *= side
+    return product

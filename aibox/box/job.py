@@ -1,0 +1,174 @@
+"""Long work on the box, as transient systemd units that outlive the connection that started them.
+
+A job is a unit `aibox-<name>.service` and a folder `/run/aibox/jobs/<name>` with three files:
+spec.json (what is to be done), progress.json (how far it is) and result.json (how it ended).
+The folder is gone after a reboot, and so is the job: whoever wants the work done starts it again,
+and the work itself knows what is already there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from aibox.decide.refusal import Refusal
+
+FOLDER = Path("/run/aibox/jobs")
+Spec = dict[str, Any]
+
+
+class JobError(Exception):
+    """Work that can't be done, with the three things a person needs to know."""
+
+    def __init__(self, found: str, expected: str, remedy: str) -> None:
+        self.refusal = Refusal(found, expected, remedy)
+        super().__init__(str(self.refusal))
+
+
+def write_whole(path: Path, content: str, mode: int = 0o644) -> None:
+    """Write a file so that a reader sees the old content or the new, also after a power cut."""
+    aside = path.with_name(f".{path.name}.new")
+    with aside.open("w") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.chmod(mode)
+    aside.replace(path)
+
+
+class Progress:
+    """What a running job says of itself: a step, and how much of it is done."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "progress.json"
+        self.step_name = ""
+        self.began = time.time()
+        self.done_at_begin: float | None = None
+
+    def step(self, name: str) -> None:
+        self.step_name, self.began, self.done_at_begin = name, time.time(), None
+        self.say()
+
+    def say(self, done: float | None = None, total: float | None = None, unit: str = "") -> None:
+        """`done` of `total`, in bytes or in things; rate and time left follow from the two."""
+        if self.done_at_begin is None:
+            self.done_at_begin = done
+        seconds = time.time() - self.began
+        rate = (
+            (done - self.done_at_begin) / seconds
+            if done is not None and self.done_at_begin is not None and seconds > 1
+            else None
+        )
+        report = {
+            "step": self.step_name,
+            "seconds": round(seconds, 1),
+            "done": done,
+            "total": total,
+            "unit": unit,
+            "rate": rate,
+        }
+        aside = self.path.with_name(".progress.json.new")
+        aside.write_text(json.dumps(report))
+        aside.replace(self.path)
+
+
+def unit_of(name: str) -> str:
+    return f"aibox-{name}.service"
+
+
+def is_active(name: str) -> bool:
+    shown = subprocess.run(
+        ["systemctl", "is-active", unit_of(name)], capture_output=True, text=True, check=False
+    )
+    return shown.stdout.strip() in ("active", "activating", "deactivating", "reloading")
+
+
+def start(name: str, verb: str, spec: Spec) -> str:
+    """Start a job, or find the same one already running: "started" or "attached".
+
+    Raises JobError when a job of this name is running with another task.
+    """
+    folder = FOLDER / name
+    wanted = {"verb": verb, **spec}
+    if is_active(name):
+        running = json.loads((folder / "spec.json").read_text())
+        if running == wanted:
+            return "attached"
+        raise JobError(
+            f"{unit_of(name)} is at work on another task",
+            "one such job at a time",
+            f"wait for it, or end it with: sudo systemctl stop {unit_of(name)}",
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_whole(folder / "spec.json", json.dumps(wanted))
+    subprocess.run(["systemctl", "reset-failed", unit_of(name)], capture_output=True, check=False)
+    command = ["systemd-run", "--quiet", "--collect", f"--unit={unit_of(name)}"]
+    command += ["--property=Type=exec", "--property=UMask=0022"]
+    command += [str(Path(sys.executable).with_name("aibox")), "job", "work", name]
+    subprocess.run(command, check=True)
+    return "started"
+
+
+def look(name: str) -> dict[str, Any]:
+    """Where a job stands: {"state": "running" | "ended" | "none", "progress": …, "result": …}."""
+    folder = FOLDER / name
+    active = is_active(name)
+    result = read(folder / "result.json")
+    progress = read(folder / "progress.json")
+    if active and result is None:
+        return {"state": "running", "progress": progress, "result": None}
+    if result is None and (folder / "spec.json").exists():
+        refusal = Refusal(
+            f"{unit_of(name)} was ended before it was done",
+            "a job that ends with a result",
+            f"see `journalctl -u {unit_of(name)}` on the box, then run the deploy again",
+        )
+        result = {"ok": False, "refusal": asdict(refusal)}
+    return {"state": "ended" if result else "none", "progress": progress, "result": result}
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def work(name: str, verbs: Mapping[str, Callable[[Spec, Progress], dict[str, Any]]]) -> int:
+    """Do a job's work in this process and leave its result behind. Returns the exit code."""
+    folder = FOLDER / name
+    spec = json.loads((folder / "spec.json").read_text())
+    try:
+        result = {"ok": True, **verbs[spec["verb"]](spec, Progress(folder))}
+    except JobError as error:
+        result = {"ok": False, "refusal": asdict(error.refusal)}
+    except OSError as error:
+        result = {"ok": False, "refusal": asdict(refusal_of(error))}
+    print(json.dumps(result))
+    write_whole(folder / "result.json", json.dumps(result))
+    return 0 if result["ok"] else 1
+
+
+def refusal_of(error: OSError) -> Refusal:
+    where = f" at {error.filename}" if error.filename else ""
+    if error.errno == 28:
+        return Refusal(
+            f"no space left on the disk{where}",
+            "room for what is being fetched",
+            "free space on the box and run the deploy again; what is there already is kept",
+        )
+    return Refusal(
+        f"{error.strerror or error}{where}",
+        "a file system that can be written",
+        "mend this on the box and run the deploy again",
+    )

@@ -1,0 +1,100 @@
+"""Make the server run what its unit file says: restart it and wait until it answers."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from typing import Any
+
+from aibox.box.job import JobError, Progress, Spec
+from aibox.box.probe import unit_properties
+
+# What a starting vLLM is doing, by the words in its journal, in the order they appear.
+STEPS = (
+    (re.compile(r"Loading safetensors|Loading weights|Starting to load model"), "loading weights"),
+    (re.compile(r"torch\.compile|Compiling a graph|Dynamo bytecode"), "compiling"),
+    (re.compile(r"Capturing CUDA graphs|Graph capturing|CUDA graph capture"), "capturing graphs"),
+    (re.compile(r"Starting vLLM server|Application startup complete"), "opening the port"),
+)
+LOG_PREFIX = re.compile(r"^\([^)]* pid=\d+\) (?:\w+ [\d-]+ [\d:]+ \[[^\]]*\] ?)?")
+FAULT = re.compile(r"^[\w.]*(Error|Exception|error)\b.*: .")
+# Said by every failed start, whatever the cause.
+CONSEQUENCES = ("Engine core initialization failed", "WorkerProc initialization failed")
+
+
+def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
+    """Restart the unit of `spec` ({"unit", "timeout" in seconds}) and wait until it is active.
+
+    Active means that ExecStartPost saw /health of the new main process answer. Raises JobError
+    when the process ends before that, or the time is over.
+    """
+    unit = spec["unit"]
+    if unit_properties(unit).get("NeedDaemonReload") == "yes":
+        subprocess.run(["systemctl", "daemon-reload"], check=True)
+    subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
+    began = time.time()
+    progress.step("starting")
+    subprocess.run(["systemctl", "restart", "--no-block", unit], check=True)
+    first_run = None
+    while time.time() - began < spec["timeout"]:
+        time.sleep(0.5)
+        found = unit_properties(unit)
+        if found["ActiveState"] == "active":
+            return {"seconds": round(time.time() - began, 1)}
+        if found["ActiveState"] == "failed" or found["Result"] != "success":
+            raise ended(unit, began)
+        if first_run is None and int(found["MainPID"]):
+            first_run = found["MainPID"]
+        if first_run and found["MainPID"] not in ("0", first_run):
+            raise ended(unit, began)
+        say(unit, began, progress)
+    raise JobError(
+        f"{unit} did not answer within {spec['timeout']} s",
+        "a server that answers /health",
+        f"look at `journalctl -u {unit}` on the box; start_timeout_s is the limit",
+    )
+
+
+def say(unit: str, began: float, progress: Progress) -> None:
+    step = "starting"
+    for line in journal(unit, began):
+        step = next((name for pattern, name in STEPS if pattern.search(line)), step)
+    if step == progress.step_name:
+        progress.say()
+    else:
+        progress.step(step)
+
+
+def journal(unit: str, since: float) -> list[str]:
+    """The unit's own lines since a moment, oldest first."""
+    command = ["journalctl", "-u", unit, "--since", f"@{since:.0f}", "-o", "json", "--no-pager"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    lines = []
+    for row in shown.splitlines():
+        entry = json.loads(row)
+        message = entry.get("MESSAGE")
+        if isinstance(message, str) and entry.get("_SYSTEMD_UNIT") == unit:
+            lines.append(message)
+    return lines
+
+
+def ended(unit: str, began: float) -> JobError:
+    said = "\n".join(faults_in(journal(unit, began))) or "nothing in the journal"
+    return JobError(
+        f"{unit} ended before it served. Its last errors:\n{said}",
+        "a server that stays up and answers /health",
+        f"mend the cause; the whole log: sudo journalctl -u {unit}",
+    )
+
+
+def faults_in(lines: list[str]) -> list[str]:
+    """The last five different errors of a log, without the log's own prefixes."""
+    bare = (LOG_PREFIX.sub("", line).strip() for line in lines)
+    errors = [
+        line
+        for line in bare
+        if FAULT.match(line) and not any(words in line for words in CONSEQUENCES)
+    ]
+    return list(dict.fromkeys(errors))[-5:]

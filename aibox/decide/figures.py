@@ -1,0 +1,14 @@
+"""How sizes are shown: decimal GB as on the label of a disk or a card, MiB as NVML prints it."""
+
+GB = 10**9
+MIB = 2**20
+
+
+def gigabytes(size: int) -> str:
+    """Bytes as decimal gigabytes, one digit: 102641958912 -> "102.6 GB"."""
+    return f"{size / GB:.1f} GB"
+
+
+def gigabytes_and_mebibytes(size: int) -> str:
+    """Bytes both ways: 102641958912 -> "102.6 GB (97887 MiB)"."""
+    return f"{gigabytes(size)} ({size // MIB} MiB)"

@@ -1,0 +1,107 @@
+"""Do the files hold what the card promises: the MTP head, and unquantised parameters?"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from aibox.decide.refusal import Refusal
+
+
+class HeadShape(Protocol):
+    """What a card says of the head; the card's own model and `Head` both have this shape."""
+
+    @property
+    def config_key(self) -> str: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def tensor_prefix(self) -> str: ...
+    @property
+    def tensors(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Head:
+    """The head for use on the box: config.json says `config_key: layers`, and the index lists
+    `tensors` names that start with `tensor_prefix`."""
+
+    config_key: str
+    layers: int
+    tensor_prefix: str
+    tensors: int
+
+
+REMEDY = "take another commit of the weights, or take `speculative-config` off this model"
+
+# safetensors' names of the types a card may ask for.
+STORED_AS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+# Left in F32 on purpose by the publishers: A_log, dt_bias and the like.
+OTHER_TYPES_ALLOWED = 0.01
+# Narrow types only come from quantising; even a few of them mean other weights.
+_QUANTISED = ("F8", "F6", "F4", "I8", "U8", "I4", "U4")
+
+
+def judge_head(
+    config: Mapping[str, object], index: Mapping[str, object], head: HeadShape | None
+) -> Refusal | None:
+    """Whether config.json and model.safetensors.index.json both show the head of the card."""
+    if head is None:
+        return None
+    layers = _config_value(config, head.config_key)
+    count = _tensors(index, head.tensor_prefix)
+    says = (
+        f'config.json says "{head.config_key}": {layers}'
+        if layers is not None
+        else (f"config.json has no {head.config_key}")
+    )
+    found = f"{says}, the index lists {count} tensors named {head.tensor_prefix}*"
+    expected = f"{head.config_key} {head.layers} and {head.tensors} such tensors"
+    has_layers = isinstance(layers, int) and not isinstance(layers, bool)
+    if has_layers and layers == head.layers and count == head.tensors:
+        return None
+    if count == 0 and layers is not None:
+        found += ": the head was stripped, the MTP flag would not help"
+    return Refusal(found, expected, REMEDY)
+
+
+def _config_value(config: Mapping[str, object], key: str) -> object:
+    """A key of config.json; multimodal models keep it under text_config."""
+    if key in config:
+        return config[key]
+    nested = config.get("text_config")
+    return nested.get(key) if isinstance(nested, Mapping) else None
+
+
+def _tensors(index: Mapping[str, object], prefix: str) -> int:
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, Mapping):
+        return 0
+    return sum(1 for name in weight_map if isinstance(name, str) and name.startswith(prefix))
+
+
+def judge_dtype(headers: Mapping[str, Mapping[str, int]], wanted: str) -> Refusal | None:
+    """Whether the files hold the wanted type.
+
+    headers: file -> safetensors type such as "BF16" -> number of parameters of that type.
+    wanted: the card's dtype, such as "bfloat16".
+    """
+    totals: dict[str, int] = {}
+    for counts in headers.values():
+        for kind, number in counts.items():
+            totals[kind] = totals.get(kind, 0) + number
+    everything = sum(totals.values())
+    stored = STORED_AS.get(wanted, wanted)
+    remedy = "fetch the unquantised repository of the model, or correct dtype in the model card"
+    expected = f"{stored} for at least 99 % of the parameters ({wanted}, not quantised)"
+    if everything == 0:
+        return Refusal("no parameters in the weight files", expected, remedy)
+    quantised = [kind for kind in totals if kind.startswith(_QUANTISED) and totals[kind]]
+    others = everything - totals.get(stored, 0)
+    if not quantised and others <= OTHER_TYPES_ALLOWED * everything:
+        return None
+    found = ", ".join(
+        f"{kind} {100 * number / everything:.1f} %"
+        for kind, number in sorted(totals.items(), key=lambda item: -item[1])
+    )
+    reason = "quantised weights" if quantised else "weights of another type"
+    return Refusal(f"{reason}: {found}", expected, remedy)

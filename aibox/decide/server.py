@@ -1,0 +1,93 @@
+"""What the server should be, and whether what runs is that."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aibox.decide.unit import differences
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A server as it should run: its command line (a list of words a line) and environment."""
+
+    unit: str
+    user: str
+    port: int
+    start_timeout: int  # seconds
+    release: str  # folder
+    weights: str  # folder
+    lines: list[list[str]]
+    environment: dict[str, str]
+
+    @property
+    def command(self) -> list[str]:
+        return [word for line in self.lines for word in line]
+
+    @property
+    def identity(self) -> str:
+        """Changes with whatever could change an answer: a new proof is owed then."""
+        content = json.dumps([self.command, sorted(self.environment.items())])
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+def environment(
+    unit: str, release: str, gpu_uuid: str | None, extra: Mapping[str, str]
+) -> dict[str, str]:
+    """The server's environment: nothing phones home, and every cache has a writable place."""
+    cache = f"/var/cache/{unit}"
+    wanted = {
+        "HOME": f"/var/lib/{unit}",
+        "PATH": f"{release}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PYTHONPYCACHEPREFIX": f"{cache}/bytecode",  # the release itself is not the server's to write
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CACHE_ROOT": f"{cache}/vllm",
+        "TRITON_CACHE_DIR": f"{cache}/triton",
+        "TORCHINDUCTOR_CACHE_DIR": f"{cache}/torchinductor",
+        "FLASHINFER_WORKSPACE_BASE": f"{cache}/flashinfer",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    }
+    if gpu_uuid is not None:
+        wanted["CUDA_VISIBLE_DEVICES"] = gpu_uuid
+    return {**wanted, **extra}
+
+
+def reasons_to_restart(state: Mapping[str, Any] | None, wanted: Serving) -> list[str]:
+    """Why the server must be restarted to be what is wanted; empty when it is that already.
+
+    `state` is the probe's answer to "server"; None where it could not be asked.
+    """
+    if state is None or state["process"] is None:
+        active = state["unit"].get("ActiveState", "inactive") if state else "not there yet"
+        return [f"it is {active}"]
+    process, file = state["process"], state["file"]
+    if file is None:
+        return ["its unit file is gone"]
+    reasons = [f"it runs {row}" for row in differences(process["command"], wanted.command)]
+    reasons += [
+        f"its environment has {name}={process['environment'].get(name, '(unset)')}, not {value}"
+        for name, value in wanted.environment.items()
+        if process["environment"].get(name) != value
+    ]
+    if not reasons and process["started"] < file["changed"]:
+        reasons.append("it is older than its unit file")
+    if state["unit"]["ActiveState"] != "active":
+        reasons.append(f"it is {state['unit']['ActiveState']}")
+    return reasons
+
+
+def proof_is_owed(state: Mapping[str, Any] | None, wanted: Serving) -> str | None:
+    """Why a completion must be made now; None when this very server has proven itself."""
+    if state is None or state["process"] is None:
+        return "the server does not run yet"
+    if state["health"] != 200:
+        return f"/health answers {state['health'] or 'nothing'}"
+    if state["proof"] is None or state["proof"].get("identity") != wanted.identity:
+        return "this command line has not been proven yet"
+    return None

@@ -1,0 +1,147 @@
+"""The lock of one commit's files, and what of it is still to be fetched or hashed."""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from aibox.decide.refusal import Refusal
+
+
+@dataclass(frozen=True)
+class LockedFile:
+    """Size in bytes and sha256 (64 hex) of one file."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class WeightsLock:
+    """Every file of one commit of a repository on the hub."""
+
+    repository: str
+    commit: str
+    files: Mapping[str, LockedFile]
+
+    @property
+    def total_bytes(self) -> int:
+        """What the files take on the disk."""
+        return sum(file.size for file in self.files.values())
+
+    @classmethod
+    def parse(cls, text: str) -> "WeightsLock":
+        """The lock's JSON. Raises ValueError that names the key and what stands there."""
+        try:
+            document = json.loads(text)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+        except ValueError as error:
+            raise ValueError(f"not JSON: {error}") from None
+        if not isinstance(document, dict) or set(document) != {"repository", "commit", "files"}:
+            raise ValueError("expected an object with repository, commit and files, nothing else")
+        repository, commit, files = (document[key] for key in ("repository", "commit", "files"))
+        if not isinstance(repository, str) or not REPOSITORY.fullmatch(repository):
+            raise ValueError("repository: expected OWNER/NAME")
+        if not isinstance(commit, str) or not re.fullmatch(r"[0-9a-f]{40}", commit):
+            raise ValueError("commit: expected 40 hex digits")
+        if not isinstance(files, dict) or not files:
+            raise ValueError("files: expected an object with at least one file")
+        return cls(repository, commit, {path: _locked(path, files[path]) for path in files})
+
+
+REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+
+# A path inside a folder: no way out of it, nothing a command could take for an option.
+_INSIDE = re.compile(r"(?!-)[A-Za-z0-9._+@ -]+(?:/(?!-)[A-Za-z0-9._+@ -]+)*")
+
+
+def inside(path: str) -> bool:
+    """Whether a path is relative, without "..", and plain enough to stand on a command line."""
+    parts = path.split("/")
+    return bool(_INSIDE.fullmatch(path)) and not {".", ".."} & set(parts)
+
+
+def _locked(path: str, value: object) -> LockedFile:
+    where = f"files[{path!r}]"
+    if not inside(path):
+        raise ValueError(f"{where}: expected a relative path without '..'")
+    if not isinstance(value, dict) or set(value) != {"size", "sha256"}:
+        raise ValueError(f"{where}: expected size and sha256, nothing else")
+    size, sha256 = value["size"], value["sha256"]
+    if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+        raise ValueError(f"{where}.size: expected bytes, a whole number")
+    if not isinstance(sha256, str) or not re.fullmatch(r"[0-9a-f]{64}", sha256):
+        raise ValueError(f"{where}.sha256: expected 64 hex digits")
+    return LockedFile(size, sha256)
+
+
+@dataclass(frozen=True)
+class FileStamp:
+    """What a file shows without being read; any write or replacement changes it."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+
+
+@dataclass(frozen=True)
+class WeightsPlan:
+    """Sorted paths: to fetch, to hash (right size, but not verified as it lies), and not ours."""
+
+    fetch: tuple[str, ...]
+    hash_again: tuple[str, ...]
+    foreign: tuple[str, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to fetch or to hash."""
+        return not self.fetch and not self.hash_again
+
+
+def plan(
+    files: Mapping[str, LockedFile],
+    seen: Mapping[str, FileStamp],
+    recorded: Mapping[str, tuple[FileStamp, str]],
+) -> WeightsPlan:
+    """What is to be done so that every file of a lock lies there, verified.
+
+    files: those of the lock. seen: the files in the folder. recorded: stamp and sha256 from the
+    last verification; a file that still shows that stamp is not read again.
+    """
+    fetch, hash_again = [], []
+    for path, wanted in files.items():
+        stamp = seen.get(path)
+        if stamp is None or stamp.size != wanted.size:
+            fetch.append(path)
+        elif recorded.get(path) == (stamp, wanted.sha256):
+            continue
+        elif path in recorded and recorded[path][0] == stamp:
+            fetch.append(path)  # read as it lies there, and found to be something else
+        else:
+            hash_again.append(path)
+    foreign = [path for path in seen if path not in files]
+    return WeightsPlan(tuple(sorted(fetch)), tuple(sorted(hash_again)), tuple(sorted(foreign)))
+
+
+def index_complete(index: Mapping[str, object], files: Collection[str]) -> Refusal | None:
+    """Whether the lock holds every shard that model.safetensors.index.json names.
+
+    files: the paths of the lock.
+    """
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, Mapping) or not weight_map:
+        return Refusal(
+            "model.safetensors.index.json without a weight_map",
+            "the shard of every tensor",
+            "make the lock anew from another commit of the weights",
+        )
+    missing = sorted({str(shard) for shard in weight_map.values()} - set(files))
+    if not missing:
+        return None
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    return Refusal(
+        f"the index names shards that the lock lacks: {', '.join(missing[:3])}{more}",
+        "every shard of the index in the lock",
+        "make the lock anew; an engine would load a part of the model without a word",
+    )

@@ -1,0 +1,134 @@
+"""What a single value of a setting may be. Each check says in words what it wants."""
+
+import math
+import re
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from packaging.version import InvalidVersion, Version
+from pydantic import AfterValidator, BeforeValidator
+
+from aibox.card import MODEL_NAME
+from aibox.decide import driver
+from aibox.decide.weights import inside
+
+
+def matches(pattern: str, expected: str) -> AfterValidator:
+    compiled = re.compile(pattern, re.ASCII)
+
+    def check(text: str) -> str:
+        if not compiled.fullmatch(text):
+            raise ValueError(f"expected {expected}")
+        return text
+
+    return AfterValidator(check)
+
+
+def _folder_on_box(text: str) -> str:
+    if not re.fullmatch(r"(?:/[A-Za-z0-9._+@][A-Za-z0-9._+@-]*)+", text, re.ASCII):
+        raise ValueError("expected an absolute path of letters, digits and . _ + @ - only")
+    if {".", ".."} & set(text.split("/")) or len(text) > 100:
+        raise ValueError("expected an absolute path without '..', at most 100 characters")
+    return text
+
+
+def _folder_on_control(text: str) -> str:
+    if not text.isprintable() or not text or text.startswith("-") or len(text) > 1000:
+        raise ValueError("expected a path, not beginning with '-'")
+    if ".." in text.split("/"):
+        raise ValueError("expected a path without '..'")
+    return text
+
+
+def _url(text: str) -> str:
+    wrong = ValueError("expected an http or https URL without a login, '?' and '#'")
+    if not re.fullmatch(r"[!-~]+", text):
+        raise wrong
+    try:
+        parts = urlsplit(text)
+        named = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise wrong from None
+    if not named or "@" in parts.netloc or "?" in text or "#" in text:
+        raise wrong
+    return text
+
+
+def _user(text: str) -> str:
+    if text == "root":
+        raise ValueError("the server must not run as root; expected a user of its own")
+    if not re.fullmatch(r"[a-z_][a-z0-9_-]{0,30}", text, re.ASCII):
+        raise ValueError("expected a user's name: a-z, 0-9, _ and -, at most 31 characters")
+    return text
+
+
+def _unit(text: str) -> str:
+    if text.endswith(".service"):
+        raise ValueError("expected the unit's name without .service")
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}", text, re.ASCII):
+        raise ValueError("expected a unit's name: letters, digits and _ . : -")
+    return text
+
+
+def _vllm_version(text: str) -> str:
+    if not re.fullmatch(r"[0-9][0-9A-Za-z.+]*", text, re.ASCII) or len(text) > 60:
+        raise ValueError('expected a version as text, such as "0.31.0"')
+    try:
+        Version(text)
+    except InvalidVersion:
+        raise ValueError('expected a version as text, such as "0.31.0"') from None
+    return text
+
+
+def _driver_version(text: str) -> str:
+    try:
+        driver.version_tuple(text)
+    except ValueError:
+        raise ValueError('expected a driver version as text, such as "580.178.04"') from None
+    return text
+
+
+def _environment(variables: dict[str, str]) -> dict[str, str]:
+    for name, value in variables.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name, re.ASCII):
+            raise ValueError(f"{name!r} is not a name for an environment variable")
+        if re.search(r"(TOKEN|API_KEY|SECRET|PASSWORD)$", name.upper()):
+            raise ValueError(f"{name} looks like a secret, and everyone on the box can read a unit")
+        if not value.isprintable():
+            raise ValueError(f"{name}: expected text in one line without control characters")
+    return variables
+
+
+def _decimal_gb(value: float) -> float:
+    if not (math.isfinite(value) and 0 <= value <= 1_000_000):
+        raise ValueError("expected decimal GB from 0 to 1000000")
+    return value
+
+
+def _relative(path: str) -> str:
+    if not inside(path):
+        raise ValueError("expected a path relative to the release, without '..'")
+    return path
+
+
+def _list_is_tuple(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+BoxFolder = Annotated[str, AfterValidator(_folder_on_box)]
+ControlFolder = Annotated[str, AfterValidator(_folder_on_control)]
+Url = Annotated[str, AfterValidator(_url)]
+DecimalGB = Annotated[float, AfterValidator(_decimal_gb)]
+Package = Annotated[str, matches(r"[a-z0-9][a-z0-9+.-]+", "a package's name: a-z, 0-9, + . -")]
+ModelName = Annotated[str, matches(MODEL_NAME.pattern, "the name of a model card")]
+Environment = Annotated[dict[str, str], AfterValidator(_environment)]
+VllmVersion = Annotated[str, AfterValidator(_vllm_version)]
+DriverVersion = Annotated[str, AfterValidator(_driver_version)]
+UnitName = Annotated[str, AfterValidator(_unit)]
+UserName = Annotated[str, AfterValidator(_user)]
+GpuUuid = Annotated[
+    str, matches(r"GPU-[0-9a-fA-F-]{8,40}", "GPU- and hex digits, see nvidia-smi -L")
+]
+Sha256 = Annotated[str, matches(r"[0-9a-f]{64}", "64 hex digits")]
+PathInRelease = Annotated[str, AfterValidator(_relative)]
+ListAsTuple = BeforeValidator(_list_is_tuple)

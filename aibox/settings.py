@@ -1,0 +1,583 @@
+"""Every setting, typed and checked, and what follows from them: card, weights, flags, lock.
+
+Control only. All faults of all hosts come in one answer, before any host is touched.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+
+from aibox.card import (
+    CardError,
+    ModelCard,
+    flag_faults,
+    load_card,
+    load_weights_lock,
+)
+from aibox.decide import driver
+from aibox.decide.figures import GB
+from aibox.decide.preflight import Wanted
+from aibox.decide.refusal import Refusal
+from aibox.decide.unit import FlagValue
+from aibox.decide.weights import WeightsLock
+from aibox.faults import did_you_mean, faults_of, nearest
+from aibox.kinds import (
+    BoxFolder,
+    ControlFolder,
+    DecimalGB,
+    DriverVersion,
+    Environment,
+    GpuUuid,
+    ListAsTuple,
+    ModelName,
+    Package,
+    PathInRelease,
+    Sha256,
+    UnitName,
+    Url,
+    UserName,
+    VllmVersion,
+)
+
+__all__ = [
+    "ReleaseFile",
+    "ReleaseLock",
+    "Settings",
+    "SettingsError",
+    "load_settings",
+    "release_lock",
+    "release_locks",
+    "wanted_from",
+]
+
+SERVE_SOURCE = "the setting `serve`"
+
+
+class SettingsError(Exception):
+    """Settings that cannot work.
+
+    faults: each in one line, with the hosts it holds for. faults_of: the same by host. good: the
+    settings of the hosts without a fault.
+    """
+
+    def __init__(
+        self, faults_of: Mapping[str, list[str]], good: "Mapping[str, Settings] | None" = None
+    ) -> None:
+        self.faults_of = {host: list(faults) for host, faults in faults_of.items() if faults}
+        self.good = dict(good or {})
+        self.faults = _merged(self.faults_of)
+        count = len(self.faults)
+        head = f"{count} settings cannot work:" if count > 1 else "a setting cannot work:"
+        super().__init__("\n".join([head, *(f"  - {fault}" for fault in self.faults)]))
+
+
+def _merged(faults_of_hosts: Mapping[str, list[str]]) -> list[str]:
+    hosts_of: dict[str, list[str]] = {}
+    for host, faults in faults_of_hosts.items():
+        for fault in faults:
+            hosts_of.setdefault(fault, []).append(host)
+    return [f"{', '.join(hosts)}: {fault}" for fault, hosts in hosts_of.items()]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ReleaseFile(_Strict):
+    """A file added to a release: fetched from url, checked by sha256, put at path below it."""
+
+    url: Url = Field(description="an http or https URL, text")
+    sha256: Sha256 = Field(description="64 hex digits, text")
+    path: PathInRelease = Field(description="a path relative to the release, text")
+
+
+class Settings(_Strict):
+    """What group_data says of one host. group_data/all.py documents each field.
+
+    The descriptions say what is expected of a value; they end up in the words of a fault.
+    """
+
+    model: ModelName = Field(description="the name of a model card, text")
+    serve: dict[str, Any] = Field(description="a mapping of flags over the card's")
+    server_environment: Environment = Field(description="a mapping of variables to text")
+    vllm_version: VllmVersion = Field(description='a version as text, such as "0.31.0"')
+    driver_version: DriverVersion = Field(
+        description='a driver version as text, such as "580.178.04"'
+    )
+    server_unit: UnitName = Field(description="a unit's name without .service, text")
+    server_user: UserName = Field(description="a user's name, text")
+    server_port: int = Field(ge=1, le=65535, description="a port, a whole number 1 to 65535")
+    start_timeout_s: int = Field(
+        ge=1, le=86400, description="seconds, a whole number from 1 to 86400"
+    )
+    releases_folder: BoxFolder = Field(description="an absolute path, text")
+    models_folder: BoxFolder = Field(description="an absolute path, text")
+    cache_folder: BoxFolder = Field(description="an absolute path, text")
+    gpu_uuid: GpuUuid | None = Field(
+        description="a card's UUID as `nvidia-smi -L` prints it, text, or None"
+    )
+    hub: Url = Field(description="an http or https URL, text")
+    release_disk_gb: DecimalGB = Field(description="decimal GB, a number from 0")
+    disk_reserve_gb: DecimalGB = Field(description="decimal GB, a number from 0")
+    release_extra_packages: Annotated[tuple[Package, ...], ListAsTuple] = Field(
+        description="a list of package names"
+    )
+    release_extra_files: Annotated[tuple[ReleaseFile, ...], ListAsTuple] = Field(
+        description="a list of {url, sha256, path}"
+    )
+    release_find_links: Url | None = Field(description="an http or https URL, text, or None")
+    cards_folder: ControlFolder = Field(description="a path, text")
+    locks_folder: ControlFolder = Field(description="a path, text")
+
+    _project: Path = PrivateAttr()
+    _card: ModelCard = PrivateAttr()
+    _weights: WeightsLock | None = PrivateAttr(default=None)
+    _flags: Mapping[str, FlagValue] = PrivateAttr(default_factory=dict)
+    _sources: Mapping[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def card(self) -> ModelCard:
+        """The card of the model."""
+        return self._card
+
+    @property
+    def weights(self) -> WeightsLock:
+        """The lock of the model's files. LookupError where it was allowed to be missing and is."""
+        if self._weights is None:
+            raise LookupError(f"{self.model} has no weights lock")
+        return self._weights
+
+    @property
+    def weights_folder(self) -> str:
+        """Where the pinned commit lies on the box. LookupError without a weights lock."""
+        return f"{self.models_folder}/{self.model}/{self.weights.commit}"
+
+    @property
+    def flags(self) -> Mapping[str, FlagValue]:
+        """The flags of `vllm serve`: the card's, with those of `serve` over them."""
+        return self._flags
+
+    def flag_source(self, name: str) -> str:
+        """Where a flag's value comes from, or for one not set, the file that would set it."""
+        return self._sources.get(name, self.card_file)
+
+    @property
+    def card_file(self) -> str:
+        """The card's file, as a person in the project's folder names it."""
+        return f"{self.cards_folder}/{self.model}.yml"
+
+    @property
+    def cards(self) -> Path:
+        """The folder with cards and weights locks on control."""
+        return self._project / self.cards_folder
+
+    @property
+    def locks(self) -> Path:
+        """The folder with requirement locks on control."""
+        return self._project / self.locks_folder
+
+
+# --- Loading: data of each host -> settings, or every fault. ---
+
+
+def load_settings(
+    data_by_host: Mapping[str, Mapping[str, object]],
+    project: Path,
+    foreign_names: Collection[str],
+    *,
+    need_weights: bool = True,
+    serve_source: str = SERVE_SOURCE,
+) -> dict[str, Settings]:
+    """The settings of every host.
+
+    project: the folder that relative ones are taken from. foreign_names: names in the data that
+    are not ours. need_weights=False: a missing weights lock is no fault (it is about to be made).
+    Raises SettingsError with every fault of every host.
+    """
+    good: dict[str, Settings] = {}
+    faults_of_hosts: dict[str, list[str]] = {}
+    for host, data in data_by_host.items():
+        loading = _Loading(project, need_weights, serve_source)
+        settings = loading.settings(data, foreign_names)
+        faults_of_hosts[host] = loading.faults
+        if settings is not None:
+            good[host] = settings
+    if any(faults_of_hosts.values()):
+        raise SettingsError(faults_of_hosts, good)
+    return good
+
+
+class _Loading:
+    """One host's settings in the making; gathers the faults."""
+
+    def __init__(self, project: Path, need_weights: bool, serve_source: str) -> None:
+        self.project = project
+        self.need_weights = need_weights
+        self.serve_source = serve_source
+        self.faults: list[str] = []
+
+    def settings(
+        self, data: Mapping[str, object], foreign_names: Collection[str]
+    ) -> Settings | None:
+        values = self._known(data, foreign_names)
+        settings, wrong = self._validated(values)
+        settings._project = self.project
+        self._serve(settings, wrong)
+        for needed, check in _CHECKS:
+            if not needed & wrong:
+                self.faults += check(settings)
+        return None if self.faults else settings
+
+    def _known(
+        self, data: Mapping[str, object], foreign_names: Collection[str]
+    ) -> dict[str, object]:
+        known = Settings.model_fields
+        values = {str(name): value for name, value in data.items() if str(name) in known}
+        for name in data:
+            text = str(name)
+            foreign = text in foreign_names or text.startswith(("_", "ssh_"))
+            if text not in known and not foreign:
+                self.faults.append(f"{text}: unknown setting{did_you_mean(text, known)}")
+        return values
+
+    def _validated(self, values: dict[str, object]) -> tuple[Settings, set[str]]:
+        """The settings, and the names of those that are wrong and must not be looked at."""
+        try:
+            return Settings.model_validate(values), set()
+        except ValidationError as error:
+            for key, fault in faults_of(error, Settings):
+                self.faults.append(f"{key}: {fault}")
+            wrong = {str(one["loc"][0]) for one in error.errors()}
+        right: dict[str, Any] = {name: values[name] for name in values if name not in wrong}
+        return Settings.model_construct(**right), wrong
+
+    def _serve(self, settings: Settings, wrong: set[str]) -> None:
+        """Card, weights and flags; what cannot be had makes the checks on it impossible."""
+        if {"model", "cards_folder"} & wrong:
+            wrong |= {"card", "flags"}
+            return
+        try:
+            settings._card = load_card(settings.cards, settings.model)
+        except CardError as error:
+            self.faults += [self._without_project(fault) for fault in error.faults]
+            wrong |= {"card", "flags"}
+            return
+        try:
+            settings._weights = load_weights_lock(settings.cards, settings.model)
+        except CardError as error:
+            self.faults += [self._without_project(fault) for fault in error.faults]
+        else:
+            self.faults += _weights_faults(settings, self.need_weights)
+        if "serve" in wrong:
+            wrong.add("flags")
+            return
+        faults = _override_faults(settings)
+        self.faults += faults
+        settings._flags, settings._sources = _merged_flags(settings, self.serve_source)
+        wrong |= {"flags"} if faults else set()
+
+    def _without_project(self, fault: str) -> str:
+        return fault.replace(f"{self.project}/", "")
+
+
+def _weights_faults(settings: Settings, needed: bool) -> list[str]:
+    weights, name = settings._weights, settings.model
+    if weights is None:
+        return [
+            f"model: {name} has no weights lock ({settings.cards_folder}/{name}.lock.json); "
+            f"make it with `python -m tasks.pin {name}`"
+        ] * needed
+    if weights.repository != settings.card.repository:
+        return [
+            f"model: the weights lock of {name} is of {weights.repository}, the card names "
+            f"{settings.card.repository}; make the lock anew with `python -m tasks.pin {name}`"
+        ]
+    return []
+
+
+def _override_faults(settings: Settings) -> list[str]:
+    faults = [f"serve.{flag}: {fault}" for flag, fault in flag_faults(settings.serve)]
+    for flag, value in settings.serve.items():
+        if value is None and flag not in settings.card.serve:
+            faults.append(
+                f"serve.{flag}: None takes a flag of the card away, but {settings.card_file} has "
+                f"no such flag{did_you_mean(flag, settings.card.serve)}"
+            )
+    return faults
+
+
+def _merged_flags(
+    settings: Settings, serve_source: str
+) -> tuple[Mapping[str, FlagValue], Mapping[str, str]]:
+    """Flags in the card's order, new ones behind, and the source of each.
+
+    A card whose prefix_cache_with_mtp is off loses the prefix cache while MTP is on, unless
+    `serve` asks for the cache by name: the person's own word stands over the card's.
+    """
+    flags = {**settings.card.serve, **settings.serve}
+    sources = dict.fromkeys(settings.card.serve, settings.card_file)
+    sources |= dict.fromkeys(settings.serve, serve_source)
+    flags = {name: value for name, value in flags.items() if value is not None}
+    cache = "enable-prefix-caching"
+    off = settings.card.prefix_cache_with_mtp == "off" and _drafts(flags) is not None
+    if off and cache not in settings.serve:
+        flags[cache] = False
+        sources[cache] = f"prefix_cache_with_mtp in {settings.card_file}"
+    return flags, sources
+
+
+# --- Combinations that cannot work. Each check sees values that are right by themselves. ---
+
+
+def _drafts(flags: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The speculative configuration when it asks for the MTP head."""
+    config = flags.get("speculative-config")
+    if isinstance(config, str):
+        try:
+            config = json.loads(config)
+        except (ValueError, RecursionError):
+            return None
+    if not isinstance(config, Mapping):
+        return None
+    method = config.get("method")
+    is_mtp = isinstance(method, str) and (method == "mtp" or method.endswith("_mtp"))
+    return config if is_mtp else None
+
+
+def _whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_drafts(settings: Settings) -> list[str]:
+    config = _drafts(settings.flags)
+    if config is None:
+        return []
+    source = settings.flag_source("speculative-config")
+    if settings.card.head is None:
+        return [
+            f"speculative-config ({source}) asks for MTP, but {settings.card_file} says that "
+            f"{settings.model} has no head; take the flag away, or choose a model with a head"
+        ]
+    tokens = config.get("num_speculative_tokens")
+    if not _whole(tokens) or tokens < 1:  # type: ignore[operator]
+        return [
+            f"speculative-config ({source}): num_speculative_tokens is {tokens!r:.40}; expected "
+            "a whole number from 1"
+        ]
+    return []
+
+
+def _check_utilization(settings: Settings) -> list[str]:
+    faults = []
+    for name in ("gpu-memory-utilization", "device-memory-utilization"):
+        value = settings.flags.get(name, 0.5)
+        try:
+            fine = not isinstance(value, bool) and 0 < float(value) <= 1  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            fine = False
+        if not fine:
+            faults.append(
+                f"{name} ({settings.flag_source(name)}) is {value!r:.40}; expected a share of the "
+                "card's memory, above 0 and at most 1"
+            )
+    return faults
+
+
+# vLLM reads 256k as 256,000 and 256K as 262,144.
+_SUFFIX = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def _tokens(value: object) -> int | None:
+    """A length as vLLM reads it; None for one that vLLM chooses. ValueError for anything else."""
+    if value in ("auto", -1):
+        return None
+    match = re.fullmatch(r"(\d{1,12})(?:(\.\d{1,6})?([kKmMgG]))?", str(value), re.ASCII)
+    if not isinstance(value, int | str) or isinstance(value, bool) or match is None:
+        raise ValueError
+    tokens = int(float(match[1] + (match[2] or "")) * _SUFFIX.get(match[3], 1))
+    if tokens < 1:
+        raise ValueError
+    return tokens
+
+
+def _check_context(settings: Settings) -> list[str]:
+    value = settings.flags.get("max-model-len")
+    if value is None:
+        return []
+    named = f"max-model-len ({settings.flag_source('max-model-len')}) is {value!r:.40}"
+    limit = settings.card.context
+    try:
+        tokens = _tokens(value)
+    except ValueError:
+        return [f"{named}; expected tokens, a whole number up to {limit}"]
+    if tokens is not None and tokens > limit:
+        return [f"{named}; {settings.card_file} gives {settings.model} at most {limit} tokens"]
+    return []
+
+
+def _check_needs(settings: Settings) -> list[str]:
+    floor, version = settings.card.needs.vllm, settings.vllm_version
+    # A local version such as 0.31.0+patched counts as 0.31.0.
+    if SpecifierSet(floor).contains(Version(Version(version).public), prereleases=True):
+        return []
+    return [
+        f"vllm_version: {settings.model} needs vLLM {floor} ({settings.card_file}), found "
+        f"{version}; set vllm_version to one that fits, or choose another model"
+    ]
+
+
+def _check_locks(settings: Settings) -> list[str]:
+    if _lock_paths(settings):
+        return []
+    pattern = re.compile(r"vllm-(.+)-py\d+\.txt")
+    found = (pattern.fullmatch(path.name) for path in _files(settings.locks))
+    versions = sorted({match[1] for match in found if match})
+    close = nearest(settings.vllm_version, versions)
+    hint = f'set vllm_version = "{close}"' if close else "make a lock for it"
+    return [
+        f"vllm_version: no lock for vLLM {settings.vllm_version} in {settings.locks_folder}; "
+        f"there are locks for {', '.join(versions) or 'none'}; {hint}"
+    ]
+
+
+def _check_driver(settings: Settings) -> list[str]:
+    floors = {
+        lock.cuda: driver.floor_for_cuda(lock.cuda) for lock in release_locks(settings).values()
+    }
+    return [
+        f"driver_version: {settings.driver_version} is older than {floor}, which CUDA {cuda} of "
+        f"vLLM {settings.vllm_version} needs; set driver_version to {floor} or newer"
+        for cuda, floor in floors.items()
+        if driver.too_old(settings.driver_version, floor)
+    ]
+
+
+_CHECKS: tuple[tuple[frozenset[str], Callable[[Settings], list[str]]], ...] = (
+    (frozenset({"card", "flags"}), _check_drafts),
+    (frozenset({"card", "flags"}), _check_utilization),
+    (frozenset({"card", "flags"}), _check_context),
+    (frozenset({"card", "vllm_version"}), _check_needs),
+    (frozenset({"vllm_version", "locks_folder"}), _check_locks),
+    (
+        frozenset({"vllm_version", "locks_folder", "driver_version", "release_extra_files"}),
+        _check_driver,
+    ),
+)
+
+
+# --- The release's lock. ---
+
+
+@dataclass(frozen=True)
+class ReleaseLock:
+    """One hash-locked list of packages for one Python.
+
+    sha256 is of the text alone. lock8 names the release: the first 8 hex digits of a sum over the
+    text and the extra files (by sum and path). cuda: such as "13.0"; None for a lock without CUDA.
+    """
+
+    path: Path
+    text: str
+    sha256: str
+    lock8: str
+    release_id: str
+    cuda: str | None
+
+
+def release_lock(settings: Settings, python: str) -> ReleaseLock | Refusal:
+    """The lock for a box's Python, such as "3.11"."""
+    locks = release_locks(settings)
+    if python in locks:
+        return locks[python]
+    return Refusal(
+        f"Python {python} on the box",
+        f"one with a lock for vLLM {settings.vllm_version} in {settings.locks_folder}: "
+        + (", ".join(locks) or "there is none"),
+        f"make vllm-{settings.vllm_version}-py{python.replace('.', '')}.txt there, or use a "
+        "distribution whose python3 has a lock",
+    )
+
+
+def release_locks(settings: Settings) -> dict[str, ReleaseLock]:
+    """Every lock for the wanted vLLM, by Python, oldest first. An unreadable one is left out."""
+    locks: dict[str, ReleaseLock] = {}
+    for python, path in _lock_paths(settings).items():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        lock8 = _lock8(text, settings.release_extra_files)
+        locks[python] = ReleaseLock(
+            path=path,
+            text=text,
+            sha256=sha256(text.encode()).hexdigest(),
+            lock8=lock8,
+            release_id=f"{settings.vllm_version}-{lock8}",
+            cuda=_cuda(text),
+        )
+    return locks
+
+
+def _lock_paths(settings: Settings) -> dict[str, Path]:
+    pattern = re.compile(rf"vllm-{re.escape(settings.vllm_version)}-py(\d)(\d+)\.txt")
+    paths = ((pattern.fullmatch(path.name), path) for path in _files(settings.locks))
+    found = {(int(match[1]), int(match[2])): path for match, path in paths if match}
+    return {f"{major}.{minor}": path for (major, minor), path in sorted(found.items())}
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_file())
+    except (OSError, ValueError):
+        return []
+
+
+def _lock8(text: str, extra_files: Collection[ReleaseFile]) -> str:
+    parts = [text, *sorted(f"\nfile {file.path} {file.sha256}" for file in extra_files)]
+    return sha256("".join(parts).encode()).hexdigest()[:8]
+
+
+def _cuda(lock_text: str) -> str | None:
+    """The CUDA minor of a lock. The runtime decides; the toolkit meta package only without it."""
+    for package in (r"nvidia-cuda-runtime(?:-cu\d+)?", "cuda-toolkit"):
+        match = re.search(rf"^{package}(?:\[[^\]]*\])?==(\d+)\.(\d+)", lock_text, re.MULTILINE)
+        if match:
+            return f"{match[1]}.{match[2]}"
+    return None
+
+
+def wanted_from(settings: Settings, lock: ReleaseLock | None, clock: float | None = None) -> Wanted:
+    """What preflight asks of a box.
+
+    lock: None when none fits the box's Python. clock: epoch seconds when the report arrived,
+    now by default. LookupError without a weights lock.
+    """
+    locks = release_locks(settings)
+    cuda = lock.cuda if lock else next((each.cuda for each in locks.values()), None)
+    folder = f"{settings.releases_folder}/{lock.release_id}" if lock else None
+    return Wanted(
+        locked_pythons=tuple(locks),
+        vllm_version=settings.vllm_version,
+        driver_version=settings.driver_version,
+        driver_floor=driver.floor_for_cuda(cuda),
+        gpu_uuid=settings.gpu_uuid,
+        server_port=settings.server_port,
+        server_unit=settings.server_unit,
+        releases_folder=settings.releases_folder,
+        release_folder=folder,
+        release_bytes=round(settings.release_disk_gb * GB),
+        models_folder=settings.models_folder,
+        weights_folder=settings.weights_folder,
+        weights_bytes=settings.weights.total_bytes,
+        reserve_bytes=round(settings.disk_reserve_gb * GB),
+        clock=time.time() if clock is None else clock,
+    )

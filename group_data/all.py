@@ -1,0 +1,36 @@
+"""Every setting with its unit and default. Override them for your own boxes in site.py."""
+
+# What is served
+model = "qwen3.8-27b"  # a model card's name, see group_data/models/
+serve = {}  # flags over the card's, such as {"max-num-seqs": 448}; None takes a flag away
+server_environment = {}  # variables of the server's process, name to text; no secrets
+
+# Versions
+vllm_version = "0.31.0"  # text; needs a lock <locks_folder>/vllm-<version>-py<311>.txt
+driver_version = "580.178.04"  # text; a CUDA 13 release needs 580.65.06 or newer
+
+# The service
+server_unit = "vllm-coder"  # systemd unit, without .service
+server_user = "vllm"  # user the server runs as, never root
+server_port = 8000  # TCP port on localhost, 1 to 65535
+start_timeout_s = 900  # seconds until the server must answer; about 120 measured
+gpu_uuid = None  # "GPU-..." from `nvidia-smi -L`; only needed with several cards
+
+# Folders on the box, absolute
+releases_folder = "/opt/vllm/releases"  # one venv for each version and lock
+models_folder = "/srv/models"  # weights, <model>/<commit>
+cache_folder = "/var/cache/aibox"  # downloads and compiled kernels
+
+# Sources
+hub = "https://huggingface.co"  # URL of the model hub
+release_extra_packages = []  # Debian packages that a release needs beside the usual ones
+release_extra_files = []  # added to a release, each {"url", "sha256", "path" relative to it}
+release_find_links = None  # URL of a folder with wheels, beside the package index
+
+# Room
+release_disk_gb = 12  # decimal GB a release takes: 8.3 measured, and its unpacked downloads
+disk_reserve_gb = 10  # decimal GB that stay free on each disk that is written to
+
+# Folders of this project, relative to it or absolute
+cards_folder = "group_data/models"  # model cards and weights locks
+locks_folder = "group_data/locks"  # hash-locked requirements

@@ -1,0 +1,71 @@
+"""What every later stage stands on: apt that waits its turn, packages, and aibox on the box."""
+
+from __future__ import annotations
+
+from pyinfra import host
+from pyinfra.api import StringCommand, deploy, operation
+
+from tasks import aibox_wheel
+from tasks.box import AIBOX_FOLDER, Box
+from tasks.facts import Aibox
+from tasks.operations import Commands, laid_down, packages
+
+# venvs; what fetches weights; what Triton and FlashInfer compile with in the server.
+PACKAGES = ["python3-venv", "python3-dev", "gcc", "g++", "aria2", "ca-certificates"]
+APT_WAITS = b"""# unattended-upgrades may hold the lock: wait for it, 5 minutes.
+DPkg::Lock::Timeout "300";
+"""
+
+
+@deploy("Base")
+def laid_out(box: Box) -> None:
+    laid_down(
+        name="apt waits for its lock",
+        path="/etc/apt/apt.conf.d/90aibox",
+        content=APT_WAITS,
+    )
+    packages(
+        name="Packages of the distribution",
+        names=[*PACKAGES, *box.settings.release_extra_packages],
+    )
+    aibox_installed(name="aibox in its own venv")
+
+
+@operation()
+def aibox_installed() -> Commands:
+    """aibox, hash-locked, in /opt/aibox/<version>-<lock8>, reached through the link `current`.
+
+    A venv without the file `complete` is half of a killed run and is made anew.
+    """
+    identity = aibox_wheel.identity()
+    if host.get_fact(Aibox, folder=AIBOX_FOLDER) == identity:
+        host.noop(f"aibox {identity} is installed")
+        return
+    yield StringCommand(INSTALL, "install", AIBOX_FOLDER, identity, _stdin=aibox_wheel.parcel())
+
+
+# $1 folder, $2 identity; the wheel and its lock come as a tar on standard input.
+INSTALL = """set -e
+install() {
+  umask 022
+  new=$1/$2
+  mkdir -p "$1"
+  if ! test -e "$new/complete"; then
+    rm -rf "$new"
+    python3 -m venv "$new"
+    mkdir "$new/parcel"
+    base64 -d | tar -x -C "$new/parcel"
+    pip="$new/bin/python -m pip --disable-pip-version-check --no-cache-dir -q install"
+    $pip --require-hashes --only-binary :all: -r "$new/parcel/aibox.txt"
+    $pip --no-deps --no-index "$new"/parcel/*.whl
+    sync -f "$new"
+    touch "$new/complete"
+  fi
+  ln -sfnT "$2" "$1/.current.new"
+  mv -fT "$1/.current.new" "$1/current"
+  cd "$1"
+  ls -t | grep -vxF "$2" | tail -n +3 | while read -r old; do
+    test "$old" = current || rm -rf "./$old"
+  done
+}
+"""

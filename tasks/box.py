@@ -1,0 +1,126 @@
+"""One box as this run wants it: its settings, and every path and name that follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from aibox.decide.server import Serving, environment
+from aibox.decide.unit import server_command
+from aibox.settings import ReleaseLock, Settings
+
+PROJECT = Path(__file__).resolve().parent.parent
+AIBOX_FOLDER = "/opt/aibox"
+AIBOX = f"{AIBOX_FOLDER}/current/bin/aibox"
+STATE_FOLDER = "/var/lib/aibox"
+
+
+@dataclass(frozen=True)
+class Box:
+    """Settings and release of one box, and what they make of it."""
+
+    settings: Settings
+    release: ReleaseLock
+
+    @property
+    def release_folder(self) -> str:
+        return f"{self.settings.releases_folder}/{self.release.release_id}"
+
+    @property
+    def weights_folder(self) -> str:
+        return self.settings.weights_folder
+
+    @property
+    def partial_weights_folder(self) -> str:
+        """Where a download stands until it is whole."""
+        commit = self.settings.weights.commit
+        return f"{self.settings.models_folder}/{self.settings.model}/.partial-{commit}"
+
+    @property
+    def unit(self) -> str:
+        return f"{self.settings.server_unit}.service"
+
+    @property
+    def unit_file(self) -> str:
+        return f"/etc/systemd/system/{self.unit}"
+
+    @property
+    def proof_record(self) -> str:
+        return f"{STATE_FOLDER}/proof.json"
+
+    @property
+    def served_model(self) -> str:
+        """The name clients ask for: the first of served-model-name, or the weights' folder."""
+        name = self.settings.flags.get("served-model-name", self.weights_folder)
+        return str(name[0] if isinstance(name, list | tuple) else name)
+
+    @property
+    def speculative(self) -> bool:
+        return "speculative-config" in self.settings.flags
+
+    @cached_property
+    def serving(self) -> Serving:
+        settings = self.settings
+        return Serving(
+            unit=settings.server_unit,
+            user=settings.server_user,
+            port=settings.server_port,
+            start_timeout=settings.start_timeout_s,
+            release=self.release_folder,
+            weights=self.weights_folder,
+            lines=server_command(
+                self.release_folder, self.weights_folder, settings.server_port, settings.flags
+            ),
+            environment=environment(
+                settings.server_unit,
+                self.release_folder,
+                settings.gpu_uuid,
+                settings.server_environment,
+            ),
+        )
+
+    @property
+    def release_spec(self) -> dict[str, Any]:
+        """The task of the release job."""
+        return {
+            "folder": self.release_folder,
+            "version": self.settings.vllm_version,
+            "lock": self.release.text,
+            "lock_sha256": self.release.sha256,
+            "find_links": self.settings.release_find_links,
+            "extra_files": [file.model_dump() for file in self.settings.release_extra_files],
+            "environment": self.settings.server_environment,
+            "cache": self.settings.cache_folder,
+        }
+
+    @property
+    def weights_spec(self) -> dict[str, Any]:
+        """The task of the weights job."""
+        lock, card = self.settings.weights, self.settings.card
+        return {
+            "folder": self.weights_folder,
+            "hub": self.settings.hub,
+            "repository": lock.repository,
+            "commit": lock.commit,
+            "files": {
+                path: {"size": file.size, "sha256": file.sha256}
+                for path, file in lock.files.items()
+            },
+            "dtype": card.dtype,
+            "head": card.head.model_dump() if card.head else None,
+        }
+
+    @property
+    def proof_spec(self) -> dict[str, Any]:
+        """The task of the proof: the card's probe, put to the server."""
+        return {
+            "port": self.settings.server_port,
+            "unit": self.unit,
+            "model": self.served_model,
+            "probe": self.settings.card.probe.model_dump(),
+            "speculative": self.speculative,
+            "identity": self.serving.identity,
+            "record": self.proof_record,
+        }

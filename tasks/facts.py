@@ -1,0 +1,135 @@
+"""What is read from a box. Facts answer in JSON, and tell "absent" from "broken"."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from pathlib import Path
+from typing import Any
+
+from pyinfra.api import FactBase, QuoteString, StringCommand
+from pyinfra.api.exceptions import FactProcessError
+
+from aibox.box import probe
+
+PROBE_SOURCE = Path(probe.__file__).read_text()
+
+
+def parsed(lines: list[str]) -> Any:
+    """The JSON on the last line of an output (a login banner may stand above it)."""
+    try:
+        return json.loads(lines[-1])
+    except (IndexError, ValueError) as error:
+        raise FactProcessError(f"the box answered {lines!r}, which is no JSON: {error}") from None
+
+
+class Login(FactBase[dict[str, Any]]):
+    """Who we are on the box before any sudo: {"uid", "python" ("3.11" or None), "sudo"}.
+
+    "sudo" is "ok", "no sudo" where the program is missing, or what sudo said.
+    """
+
+    def command(self) -> StringCommand:
+        version = "import sys; print(*sys.version_info[:2], sep='.')"
+        return StringCommand(
+            "id -u; if command -v python3 >/dev/null; then python3 -c",
+            QuoteString(version),
+            "; else echo -; fi; if ! command -v sudo >/dev/null; then echo no sudo;",
+            "elif sudo -n true 2>&1; then echo ok; fi",
+        )
+
+    def process(self, output: list[str]) -> dict[str, Any]:
+        if len(output) < 3 or not output[0].isdigit():
+            raise FactProcessError(f"the login shell answered {output!r}")
+        python = output[1] if output[1] != "-" else None
+        return {"uid": int(output[0]), "python": python, "sudo": output[-1]}
+
+
+class Probe(FactBase[Any]):
+    """One answer of aibox/box/probe.py, which is sent along and run by the box's python3."""
+
+    def command(self, question: str, asked: str = "{}") -> StringCommand:
+        return StringCommand(
+            "python3",
+            "-",
+            QuoteString(question),
+            QuoteString(asked),
+            "<<'END_OF_PROBE'\n" + PROBE_SOURCE + "\nEND_OF_PROBE\n",
+        )
+
+    def process(self, output: list[str]) -> Any:
+        return parsed(output)
+
+
+class LaidFile(FactBase["dict[str, Any] | None"]):
+    """A file's owner, group, mode and content: {"user", "group", "mode", "content" (bytes)}."""
+
+    def command(self, path: str) -> StringCommand:
+        quoted = QuoteString(path)
+        return StringCommand(
+            "if test -f",
+            quoted,
+            "; then stat -c '%U %G %a'",
+            quoted,
+            "&& base64 -w0",
+            quoted,
+            "; fi",
+        )
+
+    def process(self, output: list[str]) -> dict[str, Any] | None:
+        if not output:
+            return None
+        user, group, mode = output[0].split()
+        try:
+            content = base64.b64decode(output[1], validate=True) if len(output) > 1 else b""
+        except binascii.Error as error:
+            raise FactProcessError(f"a file came back damaged: {error}") from None
+        return {"user": user, "group": group, "mode": mode, "content": content}
+
+
+class Aibox(FactBase[str]):
+    """The name of the aibox that is installed whole and in use, or an empty text."""
+
+    def command(self, folder: str) -> StringCommand:
+        return StringCommand(
+            "cd",
+            QuoteString(folder),
+            "2>/dev/null && test -e current/complete && readlink current || true",
+        )
+
+    @staticmethod
+    def default() -> str:
+        return ""
+
+    def process(self, output: list[str]) -> str:
+        return output[-1].strip() if output else ""
+
+
+class AiboxAnswer(FactBase["Any | None"]):
+    """What the installed aibox answers to words that only read; None where there is no aibox."""
+
+    def command(self, program: str, words: str) -> StringCommand:
+        return StringCommand(
+            "if test -x", QuoteString(program), "; then", QuoteString(program), words, "; fi"
+        )
+
+    def process(self, output: list[str]) -> Any | None:
+        return parsed(output) if output else None
+
+
+class ListsAge(FactBase[bool]):
+    """Whether apt's package lists are there, younger than a day and than every source file."""
+
+    def command(self) -> StringCommand:
+        return StringCommand(
+            "find /var/lib/apt/lists -maxdepth 1 -name '*Packages*' -mmin -1440 "
+            "-newer /etc/apt/sources.list.d | head -n 1"
+        )
+
+    @staticmethod
+    def default() -> bool:
+        return False
+
+    def process(self, output: list[str]) -> bool:
+        return bool(output)

@@ -1,0 +1,202 @@
+"""What pyinfra lacks: whole files, jobs that outlive a connection, checks, refusals in words."""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import json
+from collections.abc import Generator
+from pathlib import PurePosixPath
+from typing import Any
+
+import click
+from paramiko import SSHException
+from pyinfra import host, logger, state
+from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand, operation
+from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
+from pyinfra.api.command import PyinfraCommand
+from pyinfra.operations import apt
+
+from aibox.decide.refusal import Refusal
+from tasks.facts import LaidFile, ListsAge
+from tasks.progress import ProgressLine
+
+Commands = Generator[PyinfraCommand | str, None, None]
+
+
+def say_refusal(box: Host, refusal: Refusal) -> None:
+    """Show a refusal under the box's name."""
+    labels = ("found", refusal.found), ("expected", refusal.expected), ("do", refusal.remedy)
+    for label, text in labels:
+        head, *rest = text.splitlines() or [""]
+        box.log(f"{click.style(f'{label:<9}', bold=True)} {head}", logger.error)
+        for line in rest:
+            box.log(f"{'':<9} {line}", logger.error)
+
+
+def refused(refusal: Refusal) -> FunctionCommand:
+    """A command that shows a refusal and fails: for checks that only the run itself can make."""
+    return FunctionCommand(fail_with, (refusal,), {})
+
+
+def fail_with(state: State, host: Host, refusal: Refusal) -> bool:
+    say_refusal(host, refusal)
+    return False
+
+
+# --- files ------------------------------------------------------------------------------------
+
+
+@operation()
+def laid_down(
+    path: str,
+    content: bytes,
+    user: str = "root",
+    group: str = "root",
+    mode: str = "644",
+    secret: bool = False,
+) -> Commands:
+    """A file with exactly this content, owner and mode, replaced in one step.
+
+    The new file is written beside the old one, owner and mode first, and renamed over it when it
+    is on the disk. The content travels on standard input: it is in no argument and no log.
+    """
+    found = host.get_fact(LaidFile, path=path)
+    wanted = {"user": user, "group": group, "mode": mode, "content": content}
+    if found == wanted:
+        host.noop(f"{path} is as it should be")
+        return
+    if state.config.DIFF and not secret and not state.is_executing:
+        show_difference(path, found["content"] if found else b"", content)
+    yield StringCommand(
+        write_command(path, user, group, mode),
+        _stdin=base64.b64encode(content).decode(),
+    )
+
+
+def write_command(path: str, user: str, group: str, mode: str) -> StringCommand:
+    target = PurePosixPath(path)
+    aside = QuoteString(str(target.with_name(f".{target.name}.new")))
+    folder, quoted = QuoteString(str(target.parent)), QuoteString(path)
+    owner = QuoteString(f"{user}:{group}")
+    return StringCommand(
+        *("set -e; umask 077; mkdir -p -m 755", folder, "; : >", aside, ";"),
+        *("chown", owner, aside, "; chmod", QuoteString(mode), aside, ";"),
+        *("base64 -d >", aside, "; sync", aside, ";"),
+        *("mv -fT", aside, quoted, "; sync", folder),
+    )
+
+
+def show_difference(path: str, old: bytes, new: bytes) -> None:
+    lines = difflib.unified_diff(
+        old.decode(errors="replace").splitlines(),
+        new.decode(errors="replace").splitlines(),
+        f"{path} on the box",
+        f"{path} as wanted",
+        lineterm="",
+        n=0,
+    )
+    colours = {"+": "green", "-": "red"}
+    for line in lines:
+        host.log(click.style(line, fg=colours.get(line[:1])))
+
+
+# --- packages ----------------------------------------------------------------------------------
+
+
+@operation()
+def packages(names: list[str]) -> Commands:
+    """Packages of the distribution; the lists are renewed first, where they are stale."""
+    installing = list(apt.packages._inner(packages=names, no_recommends=True))
+    if installing and not host.get_fact(ListsAge):
+        yield "apt-get update -q"
+    yield from installing
+
+
+# --- long work ---------------------------------------------------------------------------------
+
+
+def call_aibox(
+    box: Host, program: str, words: list[str], given: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Run the box's aibox and return its JSON answer. What it is given travels on stdin.
+
+    Raises ConnectionError when the box gives no answer.
+    """
+    command = StringCommand(QuoteString(program), *(QuoteString(word) for word in words))
+    arguments = connector_arguments(box)
+    if given is not None:
+        arguments["_stdin"] = json.dumps(given)
+    try:
+        ok, output = box.run_shell_command(command, **arguments)
+    except (OSError, EOFError, SSHException) as error:
+        raise ConnectionError(str(error) or type(error).__name__) from None
+    lines = output.stdout_lines
+    if not ok or not lines:
+        raise ConnectionError(output.stderr.strip() or "no answer")
+    answer: dict[str, Any] = json.loads(lines[-1])
+    return answer
+
+
+def connector_arguments(box: Host) -> dict[str, Any]:
+    """How the operation at work runs its commands (sudo and its like)."""
+    arguments = box.current_op_global_arguments or {}
+    return {key: value for key, value in arguments.items() if key in CONNECTOR_ARGUMENT_KEYS}
+
+
+def start_job(box: Host, program: str, name: str, verb: str, spec: dict[str, Any]) -> bool:
+    """Start a job on the box, or find it running; False after a refusal was shown."""
+    answer = call_aibox(box, program, ["job", "start", name], {"verb": verb, **spec})
+    if not answer["ok"]:
+        say_refusal(box, Refusal(**answer["refusal"]))
+        return False
+    if answer["how"] == "attached":
+        box.log(f"{name}: already under way on the box, following it")
+    return True
+
+
+def follow_job(box: Host, program: str, name: str) -> bool:
+    """Show a job's progress until it ends; True when it ended well."""
+    line = ProgressLine(box, name)
+    while True:
+        found = call_aibox(box, program, ["job", "look", name])
+        if found["state"] != "running":
+            break
+        line.show(found["progress"])
+    line.end()
+    if found["result"] and found["result"]["ok"]:
+        return True
+    if found["result"]:
+        say_refusal(box, Refusal(**found["result"]["refusal"]))
+    return False
+
+
+def job_command(
+    name: str, program: str, verb: str, spec: dict[str, Any], *, wait: bool = True
+) -> FunctionCommand:
+    """A command that does a job on the box; without `wait` it goes on beside what follows."""
+    return FunctionCommand(run_job, (name, program, verb, spec, wait), {})
+
+
+def run_job(
+    state: State,
+    host: Host,
+    name: str,
+    program: str,
+    verb: str,
+    spec: dict[str, Any],
+    wait: bool,
+) -> bool:
+    try:
+        started = start_job(host, program, name, verb, spec)
+        return started and (not wait or follow_job(host, program, name))
+    except ConnectionError as error:
+        say_refusal(
+            host,
+            Refusal(
+                f"the box no longer answers ({error})",
+                "a connection to the end of the work",
+                "run the deploy again: the work goes on over there, and is found again",
+            ),
+        )
+        return False

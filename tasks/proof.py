@@ -1,0 +1,87 @@
+"""After a change a real completion, on an unchanged box only a look; then the last screen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from pyinfra import host, state
+from pyinfra.api import FunctionCommand, Host, State, deploy, operation
+
+from aibox.decide.refusal import Refusal
+from aibox.decide.server import proof_is_owed
+from tasks.box import AIBOX, Box
+from tasks.operations import Commands, call_aibox, say_refusal
+from tasks.server import server_state
+
+
+@deploy("Proof")
+def served(box: Box) -> None:
+    proven(name="A completion, with accepted drafts", box=box)
+    last_screen(name="The last screen", box=box)
+
+
+@operation()
+def proven(box: Box) -> Commands:
+    """The card's probe through /v1/chat/completions, once for each thing the server has been."""
+    owed = proof_is_owed(server_state(box), box.serving)
+    if owed is None:
+        host.noop("this very server has proven itself")
+        return
+    yield FunctionCommand(prove, (box.proof_spec,), {})
+
+
+def prove(state: State, host: Host, spec: dict[str, Any]) -> bool:
+    try:
+        answer = call_aibox(host, AIBOX, ["prove"], spec)
+    except ConnectionError as error:
+        remedy = "run the deploy again"
+        say_refusal(host, Refusal(f"the box gave no answer ({error})", "a proof", remedy))
+        return False
+    if not answer["ok"]:
+        say_refusal(host, Refusal(**answer["refusal"]))
+    return bool(answer["ok"])
+
+
+@operation()
+def last_screen(box: Box) -> Commands:
+    """What serves, how fast, how to reach it. Only shown: a generator that yields nothing."""
+    if state.is_executing:
+        for label, text in screen(box, server_state(box)):
+            host.log(f"{click.style(f'{label:<11}', bold=True)} {text}")
+    yield from ()
+
+
+def screen(box: Box, found: dict[str, Any]) -> list[tuple[str, str]]:
+    """The rows of the last screen: (label, text)."""
+    proof = found["proof"] or {}
+    rows = [
+        ("serves", f"{box.served_model} on http://localhost:{box.settings.server_port}/v1"),
+        ("model", f"{box.settings.weights.repository} at {box.settings.weights.commit[:12]}"),
+        ("release", f"vLLM {box.release.release_id}"),
+        ("answered", f"{shortened(proof.get('text', ''))!r}"),
+        ("speed", f"{speed(proof)} in the last proof"),
+        ("MTP", mtp(box, proof)),
+    ]
+    unit = box.settings.server_unit
+    return [*rows, ("next", f"ssh {host.name} journalctl -fu {unit}")]
+
+
+def shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def speed(proof: dict[str, Any]) -> str:
+    if not proof.get("seconds"):
+        return "not measured"
+    rate = proof["tokens"] / proof["seconds"]
+    return f"{rate:.1f} tokens/s ({proof['tokens']} tokens, prefill included)"
+
+
+def mtp(box: Box, proof: dict[str, Any]) -> str:
+    if not box.speculative:
+        return "off"
+    drafted, accepted = proof.get("draft_tokens") or 0, proof.get("accepted") or 0
+    if not drafted:
+        return "on, no drafts yet"
+    return f"on: {accepted:.0f} of {drafted:.0f} draft tokens accepted ({accepted / drafted:.0%})"

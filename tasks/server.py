@@ -1,0 +1,86 @@
+"""The server: its user, its unit, and a process that runs exactly what the card says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jinja2
+from pyinfra import host
+from pyinfra.api import deploy, operation
+from pyinfra.operations import server, systemd
+
+from aibox.decide.server import reasons_to_restart
+from aibox.decide.unit import exec_start, systemd_assignment
+from tasks.box import AIBOX, PROJECT, Box
+from tasks.facts import Probe
+from tasks.operations import Commands, job_command, laid_down
+
+
+@deploy("Server")
+def running(box: Box) -> None:
+    user = box.settings.server_user
+    server.user(
+        name=f"User {user}",
+        user=user,
+        home=f"/var/lib/{box.settings.server_unit}",
+        shell="/usr/sbin/nologin",
+        system=True,
+        create_home=False,
+        ensure_home=False,
+    )
+    laid_down(
+        name=f"Unit {box.unit}",
+        path=box.unit_file,
+        content=unit_text(box).encode(),
+    )
+    systemd.service(
+        name=f"{box.unit} starts at boot",
+        service=box.unit,
+        running=None,
+        enabled=True,
+    )
+    switched(name=f"{box.unit} runs what the card says", box=box)
+
+
+def unit_text(box: Box) -> str:
+    """The unit file. Flags stand one a line, as `systemctl cat` shows them."""
+    serving = box.serving
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(PROJECT / "templates"),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701  a unit file is no web page
+    )
+    return templates.get_template("vllm-coder.service.j2").render(
+        served=box.settings.model,
+        unit=serving.unit,
+        user=serving.user,
+        port=serving.port,
+        start_timeout=serving.start_timeout,
+        aibox=AIBOX,
+        environment=[
+            systemd_assignment(name, value) for name, value in serving.environment.items()
+        ],
+        exec_start=exec_start(serving.lines),
+    )
+
+
+def server_state(box: Box) -> dict[str, Any]:
+    """The probe's answer about the server (unit, process, health, last proof)."""
+    asked = {"unit": box.unit, "port": box.settings.server_port, "proof": box.proof_record}
+    state: dict[str, Any] = host.get_fact(Probe, "server", json.dumps(asked))
+    return state
+
+
+@operation()
+def switched(box: Box) -> Commands:
+    """Restart the server where what runs is not what is wanted, and wait until it answers."""
+    reasons = reasons_to_restart(server_state(box), box.serving)
+    if not reasons:
+        host.noop(f"{box.unit} runs what the card says")
+        return
+    for reason in reasons:
+        host.log(f"{box.unit}: {reason}")
+    spec = {"unit": box.unit, "timeout": box.settings.start_timeout_s + 60}
+    yield job_command("switch", AIBOX, "switch", spec)

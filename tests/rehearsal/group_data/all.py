@@ -1,0 +1,13 @@
+# How a rehearsal box differs from a real one: only in these values.
+# What depends on the run (the hub's address, the one extra file) comes from inventory.py.
+from pathlib import Path as _Path
+
+_here = _Path(__file__).resolve().parent
+
+model = "tiny-qwen3.5-mtp"
+cards_folder = str(_here / "models")
+# What makes the production release serve on a CPU, besides one extra file: libnuma1 and these two.
+# The second hides the emulated card from torch, which takes NVML's word for a card being there.
+server_environment = {"VLLM_TARGET_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "-1"}
+release_extra_packages = ["libnuma1"]
+disk_reserve_gb = 1

@@ -1,0 +1,115 @@
+"""Deploy to rehearsal boxes: the same pyinfra, the same deploy.py, over ssh, other data."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.rehearsal.box import Box
+from tests.rehearsal.machine import CHECKOUT, cache_folder
+
+HERE = Path(__file__).resolve().parent
+STANDIN_VERSION = "0.31.0+standin"
+HostData = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Deploy:
+    """How one run of pyinfra ended: its exit code and all it said."""
+
+    code: int
+    said: str
+
+
+def files_folder() -> Path:
+    """What the rehearsal's file server serves under /files/."""
+    folder = cache_folder() / "files"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def download_caches() -> dict[str | Path, str]:
+    """Binds that keep a box's downloads for the next box: uv's cache."""
+    kept = cache_folder() / "downloads" / "uv"
+    kept.mkdir(parents=True, exist_ok=True)
+    return {kept: "/var/cache/aibox/uv"}
+
+
+def connection(box: Box, user: str = "admin") -> HostData:
+    """How pyinfra reaches a box."""
+    return {
+        "ssh_hostname": box.address,
+        "ssh_user": user,
+        "ssh_key": str(box.private_key),
+        "ssh_known_hosts_file": str(box.known_hosts),
+        "ssh_strict_host_key_checking": "yes",
+    }
+
+
+def production(hub: str, extra_file: HostData) -> HostData:
+    """Host data for the production release, which serves on the CPU with one extra file."""
+    return {"hub": hub, "release_extra_files": [extra_file]}
+
+
+def standin(hub: str) -> HostData:
+    """Host data for the stand-in release."""
+    return {
+        "hub": hub,
+        "vllm_version": STANDIN_VERSION,
+        "locks_folder": str(HERE / "group_data/locks"),
+        "release_find_links": f"{hub}/files/",
+        "release_extra_packages": [],
+        "server_environment": {},
+        "release_disk_gb": 0.2,
+        "start_timeout_s": 60,
+    }
+
+
+def pyinfra(
+    boxes: Mapping[Box, HostData], *words: str, program: Sequence[str] = ("deploy.py",)
+) -> list[str]:
+    """The command line; its environment comes from `environment`."""
+    command = [sys.executable, "-m", "pyinfra", *words]
+    return [*command, str(HERE / "inventory.py"), *program]
+
+
+def environment(boxes: Mapping[Box, HostData], folder: Path) -> dict[str, str]:
+    """Write the boxes down for inventory.py and return the environment that names the file."""
+    written = folder / "boxes.json"
+    data = {box.name: {**connection(box), **values} for box, values in boxes.items()}
+    written.write_text(json.dumps(data))
+    return {**os.environ, "REHEARSAL_BOXES": str(written), "PYINFRA_PROGRESS": "off"}
+
+
+def deploy(boxes: Mapping[Box, HostData], *words: str, timeout_s: float = 900) -> Deploy:
+    """One run, with its output kept. `words` are pyinfra's options, such as -y or --dry."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            pyinfra(boxes, *words),
+            cwd=CHECKOUT,
+            env=environment(boxes, Path(folder)),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=timeout_s,
+        )
+    return Deploy(done.returncode, done.stdout)
+
+
+def deploy_shown(boxes: Mapping[Box, HostData], *words: str) -> int:
+    """One run whose output goes to the person; returns its exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        environment_ = environment(boxes, Path(folder))
+        del environment_["PYINFRA_PROGRESS"]
+        return subprocess.run(
+            pyinfra(boxes, *words), cwd=CHECKOUT, env=environment_, check=False
+        ).returncode

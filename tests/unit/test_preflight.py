@@ -1,0 +1,291 @@
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aibox.decide.preflight import BoxReport, Wanted, judge, warnings
+
+GB = 10**9
+NOW = 1_800_000_000.0
+RELEASE = "/opt/vllm/releases/0.31.0-01234567"
+WEIGHTS = "/srv/models/qwen3.8-27b/abc"
+WANTED = Wanted(
+    locked_pythons=("3.11", "3.13"),
+    vllm_version="0.31.0",
+    driver_version="580.178.04",
+    driver_floor="580.65.06",
+    gpu_uuid=None,
+    server_port=8000,
+    server_unit="vllm-coder",
+    releases_folder="/opt/vllm/releases",
+    release_folder=RELEASE,
+    release_bytes=12 * GB,
+    models_folder="/srv/models",
+    weights_folder=WEIGHTS,
+    weights_bytes=55 * GB,
+    reserve_bytes=10 * GB,
+    clock=NOW,
+)
+
+
+def good_report() -> dict[str, Any]:
+    disk = {"filesystem": "66305", "mount": "/", "free_bytes": 200 * GB}
+    return {
+        "os": {"id": "debian", "version_id": "12", "pretty_name": "Debian GNU/Linux 12 (bookworm)"},
+        "architecture": "x86_64",
+        "python": "3.11",
+        "root": True,
+        "systemd": 252,
+        "memory_bytes": 64 * GB,
+        "clock": NOW + 3,
+        "disks": {
+            "/opt/vllm/releases": disk,
+            "/srv/models": dict(disk),
+            "/var/cache/aibox": dict(disk),
+        },
+        "ports": {"8000": None},
+        "dpkg": {"present": True, "broken": []},
+        "gpu": {
+            "library": True,
+            "error": None,
+            "driver": "580.178.04",
+            "cards": [
+                {
+                    "index": 0,
+                    "name": "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+                    "uuid": "GPU-0",
+                    "memory_bytes": 102_641_958_912,
+                    "capability": [12, 0],
+                    "mig": None,
+                }
+            ],
+        },
+        "sizes": {RELEASE: 0, WEIGHTS: 0},
+    }
+
+
+def at(report: dict[str, Any], place: str, value: object) -> dict[str, Any]:
+    """The report with another value at a place such as "os.id"."""
+    *steps, last = place.split(".")
+    inner: Any = report
+    for step in steps:
+        inner = inner[int(step)] if isinstance(inner, list) else inner[step]
+    inner[last] = value
+    return report
+
+
+def refusals(report: dict[str, Any], wanted: Wanted = WANTED) -> list[str]:
+    return [str(refusal) for refusal in judge(BoxReport.parse(json.dumps(report)), wanted)]
+
+
+def the_refusal(report: dict[str, Any], wanted: Wanted = WANTED) -> str:
+    found = refusals(report, wanted)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_a_good_box_is_not_refused() -> None:
+    assert refusals(good_report()) == []
+    assert warnings(BoxReport.parse(json.dumps(good_report()))) == []
+
+
+@pytest.mark.parametrize(
+    ("system", "version", "refused", "warned"),
+    [
+        ("ubuntu", "24.04", False, False),
+        ("debian", "12", False, False),
+        ("debian", "13", False, False),
+        ("ubuntu", "26.04", False, True),
+        ("ubuntu", "22.04", True, False),
+        ("debian", "11", True, False),
+        ("fedora", "43", True, False),
+    ],
+)
+def test_the_operating_system(system: str, version: str, refused: bool, warned: bool) -> None:
+    report = at(at(good_report(), "os.id", system), "os.version_id", version)
+    assert bool(refusals(report)) == refused
+    assert bool(warnings(BoxReport.parse(json.dumps(report)))) == warned
+
+
+LIBRARY_MISSING: dict[str, Any] = {"library": False, "error": None, "driver": None, "cards": []}
+MISMATCH: dict[str, Any] = LIBRARY_MISSING | {
+    "library": True,
+    "error": "Driver/library version mismatch",
+}
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        ("architecture", "aarch64", ["architecture aarch64", "x86_64"]),
+        ("root", False, ["do not run as root", "sudo"]),
+        ("systemd", None, ["no systemd", "252 or newer"]),
+        ("systemd", 249, ["systemd 249"]),
+        ("python", None, ["no python3", "apt-get install python3"]),
+        ("python", "3.12", ["Python 3.12", "3.11, 3.13", "make a lock for Python 3.12"]),
+        ("dpkg.present", False, ["no dpkg"]),
+        ("dpkg.broken", ["a: unpacked"], ["a: unpacked", "dpkg --configure -a"]),
+        ("memory_bytes", 4 * GB, ["4.0 GB of memory", "7.5 GB"]),
+        ("clock", NOW - 601, ["10 minutes behind", "timedatectl"]),
+        ("clock", NOW + 86400 * 365, ["365 days ahead of"]),
+        ("clock", NOW - 3600 * 5, ["5 hours behind"]),
+        ("gpu", LIBRARY_MISSING, ["no NVIDIA driver", "580.65.06", "580.178.04"]),
+        ("gpu", MISMATCH, ["Driver/library version mismatch", "reboot"]),
+        ("gpu.driver", "570.86.10", ["driver 570.86.10", "580.65.06 or newer", "580.178.04"]),
+        ("gpu.driver", None, ["driver of unknown version"]),
+        ("gpu.driver", "newest", ["driver newest"]),
+        ("gpu.cards", [], ["no card"]),
+        ("gpu.cards.0.memory_bytes", 32607 * 2**20, ["34.2 GB (32607 MiB)"]),
+        ("gpu.cards.0.memory_bytes", None, ["not supported"]),
+        ("ports", {}, ["port 8000"]),
+    ],
+)
+def test_one_fault_is_one_refusal(place: str, value: object, words: list[str]) -> None:
+    refusal = the_refusal(at(good_report(), place, value))
+    for word in words:
+        assert word in refusal
+
+
+def test_a_lock_without_cuda_demands_no_driver_version() -> None:
+    report = at(good_report(), "gpu.driver", "470.1")
+    assert refusals(report, replace(WANTED, driver_floor=None)) == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "words"),
+    [
+        (None, None),
+        ({"pid": 1, "name": "python3", "unit": "vllm-coder.service"}, None),
+        (
+            {"pid": 12, "name": "nginx", "unit": "nginx.service"},
+            ["nginx (pid 12, unit nginx.service)", "systemctl disable --now nginx.service"],
+        ),
+        ({"pid": 12, "name": "vllm", "unit": None}, ["no systemd unit", "`kill 12`"]),
+        ({"pid": 0, "name": "a hidden process", "unit": None}, ["a hidden process", "ss -ltnp"]),
+    ],
+)
+def test_the_port_is_free_or_ours(owner: object, words: list[str] | None) -> None:
+    report = at(good_report(), "ports", {"8000": owner})
+    if words is None:
+        assert refusals(report) == []
+    else:
+        assert all(word in the_refusal(report) for word in words)
+
+
+def free(root: int, models: int | None = None) -> dict[str, Any]:
+    report = good_report()
+    for disk in report["disks"].values():
+        disk["free_bytes"] = root
+    if models is not None:
+        other = {"filesystem": "9", "mount": "/srv", "free_bytes": models}
+        report["disks"]["/srv/models"] = other
+    return report
+
+
+def test_needs_on_one_filesystem_add_up() -> None:
+    assert refusals(free(77 * GB)) == []
+    refusal = the_refusal(free(77 * GB - 1))
+    assert "77.0 GB free on /" in refusal
+    assert "12.0 GB for the release in /opt/vllm/releases" in refusal
+    assert "55.0 GB for the weights in /srv/models, 10.0 GB kept free" in refusal
+    assert "free 0.1 GB on /, or set releases_folder or models_folder" in refusal
+
+
+def test_filesystems_are_judged_apart() -> None:
+    assert refusals(free(22 * GB, 65 * GB)) == []
+    assert "22.0 GB: 12.0 GB for the release" in the_refusal(free(21 * GB, 65 * GB))
+    assert "free 1.0 GB on /srv, or set models_folder" in the_refusal(free(22 * GB, 64 * GB))
+    assert len(refusals(free(0, 0))) == 2
+
+
+def test_what_is_there_already_is_not_needed_again() -> None:
+    assert refusals(at(free(22 * GB), "sizes", {WEIGHTS: 55 * GB})) == []
+    assert refusals(at(free(47 * GB), "sizes", {WEIGHTS: 30 * GB, RELEASE: 0})) == []
+    assert refusals(at(free(46 * GB), "sizes", {WEIGHTS: 30 * GB, RELEASE: 0}))
+    assert refusals(at(free(65 * GB), "sizes", {RELEASE: 8 * GB})) == []
+
+
+def test_a_built_box_needs_no_room_at_all() -> None:
+    assert refusals(at(free(0), "sizes", {RELEASE: 8 * GB, WEIGHTS: 56 * GB})) == []
+
+
+def test_a_disk_nobody_asked_about_is_a_refusal() -> None:
+    report = good_report()
+    del report["disks"]["/srv/models"]
+    assert "nothing is known about the disk under /srv/models" in the_refusal(report)
+
+
+def test_all_faults_come_at_once() -> None:
+    report = free(0)
+    report |= {"architecture": "armv7l", "python": "3.9", "systemd": None, "memory_bytes": 0}
+    report |= {"clock": 0, "gpu": LIBRARY_MISSING, "root": False, "os": {}}
+    report["os"] = {"id": "arch", "version_id": "", "pretty_name": "Arch Linux"}
+    report["dpkg"] = {"present": False, "broken": []}
+    report["ports"]["8000"] = {"pid": 1, "name": "x", "unit": None}
+    assert len(refusals(report)) == 11
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        ("os", None, "report.os: expected an object, found null"),
+        ("os.id", 1, "report.os.id: expected text, found 1"),
+        ("root", 1, "report.root: expected true or false, found 1"),
+        ("memory_bytes", "64 GB", 'report.memory_bytes: expected a whole number, found "64 GB"'),
+        ("memory_bytes", True, "report.memory_bytes: expected a whole number, found true"),
+        ("memory_bytes", -1, "report.memory_bytes: expected 0 or more"),
+        ("clock", float("nan"), "report.clock: expected seconds, found NaN"),
+        ("clock", float("inf"), "report.clock: expected seconds"),
+        ("clock", 10**400, "report.clock: expected seconds"),
+        ("disks", [], "report.disks: expected an object"),
+        ("disks./srv/models", None, "report.disks./srv/models: expected an object, found null"),
+        ("ports", {"http": None}, "report.ports: expected port numbers"),
+        ("dpkg.broken", [1], "report.dpkg.broken: expected texts"),
+        ("gpu.cards", {}, "report.gpu.cards: expected a list"),
+        ("gpu.cards.0.mig", "N/A", "report.gpu.cards[0].mig: expected enabled, disabled or null"),
+        ("gpu.cards.0.capability", [12], "report.gpu.cards[0].capability: expected two numbers"),
+        ("gpu.cards.0.capability", "12.0", "capability: expected two numbers or null"),
+        ("sizes", {"/x": 1.5}, "report.sizes./x: expected a whole number, found 1.5"),
+    ],
+)
+def test_a_malformed_report_is_a_value_error_in_words(
+    place: str, value: object, words: str
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        BoxReport.parse(json.dumps(at(good_report(), place, value)))
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 100_000, "9" * 5000])
+def test_a_report_that_is_no_object_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match="report"):
+        BoxReport.parse(text)
+
+
+@pytest.mark.parametrize("name", list(good_report()))
+def test_a_missing_part_is_named(name: str) -> None:
+    report = good_report()
+    del report[name]
+    with pytest.raises(ValueError, match=rf"report\.{name}: missing"):
+        BoxReport.parse(json.dumps(report))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.sampled_from(list(good_report())), json_values, min_size=1))
+@settings(max_examples=100, deadline=None)
+def test_any_report_is_judged_or_a_value_error(changes: dict[str, object]) -> None:
+    try:
+        report = BoxReport.parse(json.dumps(good_report() | changes))
+    except ValueError as error:
+        assert "report" in str(error)
+        return
+    assert isinstance(judge(report, WANTED), list)
