@@ -43,7 +43,7 @@ def environment(
     wanted = {
         "HOME": f"/var/lib/{unit}",
         "PATH": f"{release}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "PYTHONPYCACHEPREFIX": f"{cache}/bytecode",  # the release itself is not the server's to write
+        "PYTHONPYCACHEPREFIX": f"{cache}/bytecode",  # the release is not the server's to write
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",

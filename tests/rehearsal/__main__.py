@@ -12,12 +12,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.rehearsal import image, layer, machine, registry
 from tests.rehearsal.box import Box
 from tests.rehearsal.emulation import gpu
 from tests.rehearsal.machine import CHECKOUT, RehearsalError
+from tests.rehearsal.main_job import rehearse, stop_hub_if_unused
 
 Command = Callable[[argparse.Namespace], int | None]
 
@@ -53,6 +54,11 @@ def down(arguments: argparse.Namespace) -> None:
     for box in Box.all() if arguments.all else [Box.find(arguments.name)]:
         box.down()
         print(f"{box.name} is gone")
+    stop_hub_if_unused()
+
+
+def deploy(arguments: argparse.Namespace) -> int:
+    return rehearse(arguments.name)
 
 
 def reset(arguments: argparse.Namespace) -> None:
@@ -157,8 +163,16 @@ def known_cards() -> str:
     return ", ".join(sorted(gpu.CARDS))
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser whose refusal ends with 1, as every other; 2 is for drift in this project."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(1, f"{self.prog}: {message}\n")
+
+
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="python -m tests.rehearsal",
         description="Throw-away Debian hosts on this machine, with real systemd and ssh.",
     )
@@ -178,6 +192,8 @@ def parser() -> argparse.ArgumentParser:
         "--bind", action="append", default=[], metavar="HERE:THERE", help="show a folder in it"
     )
     one.add_argument("--disk-limit-mb", type=int, metavar="MB", help="give it a disk this small")
+    one = add("deploy", deploy, "build a bare box and deploy to it, as to a real one", box=False)
+    one.add_argument("name", metavar="NAME", nargs="?", default="rehearsal", help="the box")
     one = add("down", down, "take a box away with its disk, or all of this checkout", box=False)
     one.add_argument("name", metavar="NAME", nargs="?", help="the box, by name")
     one.add_argument("--all", action="store_true", help="all boxes of this checkout")

@@ -134,6 +134,7 @@ def build(suite: str, folder: Path) -> None:
         remove_image(left)
     aside = folder.with_suffix(".building")
     aside.mkdir(parents=True)
+    umask = os.umask(0o022)  # a strict one of the caller would lock the box's users out
     try:
         bootstrap(suite, aside)
         settle(aside / "root")
@@ -145,6 +146,8 @@ def build(suite: str, folder: Path) -> None:
             cgroup.end(build_group(suite))
             remove_image(aside)
         raise
+    finally:
+        os.umask(umask)
     cgroup.end(build_group(suite))
     remove_unused(suite, keep=folder.name)
 
@@ -243,7 +246,7 @@ def lay_certificates(root: Path) -> None:
     # both look at a list of their own otherwise
     (root / "etc/pip.conf").write_text("[global]\ncert = /etc/ssl/certs/ca-certificates.crt\n")
     (root / "etc/uv").mkdir()
-    (root / "etc/uv/uv.toml").write_text("native-tls = true\n")
+    (root / "etc/uv/uv.toml").write_text("system-certs = true\n")
 
 
 def install_emulation(root: Path) -> None:

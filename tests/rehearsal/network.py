@@ -86,7 +86,7 @@ def forwarding() -> str:
 
 def bring_up(subnet: Subnet) -> None:
     """Lay the bridge, the routes and the rules down; what is there already stays."""
-    if not Path(f"/sys/class/net/{BRIDGE}").exists():
+    if BRIDGE not in links():
         lines = [
             f"link add {BRIDGE} address {BRIDGE_MAC} mtu {machine_mtu()} type bridge",
             f"addr add {subnet.bridge_address}/24 dev {BRIDGE}",
@@ -111,11 +111,16 @@ def take_down(subnet: Subnet, forwarding_before: str) -> None:
 
 def machine_mtu() -> int:
     """The largest packet, in bytes, of the machine's way out: a box must not send larger ones."""
+    sizes = links()
     for route in json.loads(command("ip", "-j", "-4", "route", "show", "default") or "[]"):
-        size = Path(f"/sys/class/net/{route.get('dev')}/mtu")
-        if size.exists():
-            return int(size.read_text())
+        if route.get("dev") in sizes:
+            return sizes[route["dev"]]
     return 1400
+
+
+def links() -> dict[str, int]:
+    """The machine's network links with their largest packet in bytes."""
+    return {link["ifname"]: link["mtu"] for link in json.loads(command("ip", "-j", "link"))}
 
 
 def link_name(machine_name: str) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.rehearsal.box import Box
+from tests.rehearsal.emulation import extra_file
 from tests.rehearsal.machine import CHECKOUT, cache_folder
+from tests.rehearsal.standin.build import build
 
 HERE = Path(__file__).resolve().parent
 STANDIN_VERSION = "0.31.0+standin"
@@ -22,16 +25,28 @@ HostData = dict[str, Any]
 
 @dataclass(frozen=True)
 class Deploy:
-    """How one run of pyinfra ended: its exit code and all it said."""
+    """How one run of pyinfra ended: its exit code, its log (stderr) and its output (stdout)."""
 
     code: int
-    said: str
+    log: str
+    output: str
+
+    @property
+    def said(self) -> str:
+        return self.log + self.output
 
 
 def files_folder() -> Path:
-    """What the rehearsal's file server serves under /files/."""
+    """What the file server serves under /files/: the extra file and the stand-in's wheel."""
     folder = cache_folder() / "files"
     folder.mkdir(parents=True, exist_ok=True)
+    extra = extra_file.fetch()
+    served = folder / extra.path.name
+    if not served.exists():
+        aside = served.with_suffix(".new")
+        shutil.copy(extra.path, aside)
+        aside.rename(served)
+    build(folder)
     return folder
 
 
@@ -53,9 +68,19 @@ def connection(box: Box, user: str = "admin") -> HostData:
     }
 
 
-def production(hub: str, extra_file: HostData) -> HostData:
+def production(hub: str, python: str = "3.11") -> HostData:
     """Host data for the production release, which serves on the CPU with one extra file."""
-    return {"hub": hub, "release_extra_files": [extra_file]}
+    extra = extra_file.fetch()
+    return {
+        "hub": hub,
+        "release_extra_files": [
+            {
+                "url": f"{hub}/files/{extra.path.name}",
+                "sha256": extra.sha256,
+                "path": extra.path_in_release(python),
+            }
+        ],
+    }
 
 
 def standin(hub: str) -> HostData:
@@ -72,12 +97,9 @@ def standin(hub: str) -> HostData:
     }
 
 
-def pyinfra(
-    boxes: Mapping[Box, HostData], *words: str, program: Sequence[str] = ("deploy.py",)
-) -> list[str]:
-    """The command line; its environment comes from `environment`."""
-    command = [sys.executable, "-m", "pyinfra", *words]
-    return [*command, str(HERE / "inventory.py"), *program]
+def command_line(*words: str) -> list[str]:
+    """pyinfra with options, the rehearsal's inventory and the product's deploy.py."""
+    return [sys.executable, "-m", "pyinfra", *words, str(HERE / "inventory.py"), "deploy.py"]
 
 
 def environment(boxes: Mapping[Box, HostData], folder: Path) -> dict[str, str]:
@@ -92,17 +114,16 @@ def deploy(boxes: Mapping[Box, HostData], *words: str, timeout_s: float = 900) -
     """One run, with its output kept. `words` are pyinfra's options, such as -y or --dry."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            pyinfra(boxes, *words),
+            command_line(*words),
             cwd=CHECKOUT,
             env=environment(boxes, Path(folder)),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            capture_output=True,
             text=True,
             check=False,
             timeout=timeout_s,
         )
-    return Deploy(done.returncode, done.stdout)
+    return Deploy(done.returncode, done.stderr, done.stdout)
 
 
 def deploy_shown(boxes: Mapping[Box, HostData], *words: str) -> int:
@@ -111,5 +132,5 @@ def deploy_shown(boxes: Mapping[Box, HostData], *words: str) -> int:
         environment_ = environment(boxes, Path(folder))
         del environment_["PYINFRA_PROGRESS"]
         return subprocess.run(
-            pyinfra(boxes, *words), cwd=CHECKOUT, env=environment_, check=False
+            command_line(*words), cwd=CHECKOUT, env=environment_, check=False
         ).returncode

@@ -60,6 +60,7 @@ def start(spec: Spec, package_folder: Path) -> None:
 def main(spec_file: str) -> None:
     spec = Spec(**json.loads(Path(spec_file).read_text()))
     os.chdir(spec.cache)
+    os.umask(0o022)  # a strict one of the caller would lock the box's users out
     cgroup.join(spec.machine_name)
     try:
         mount_root(spec)
@@ -67,19 +68,21 @@ def main(spec_file: str) -> None:
     except RehearsalError as fault:
         sys.exit(str(fault))
     detach(Path(spec.folder, "console.log"))
-    while True:
-        network.plug_in(
-            spec.machine_name,
-            spec.address,
-            network.Subnet(spec.subnet),
-            Path(spec.namespace),
-            os.getpid(),
-        )
-        code = subprocess.run(boot_command(spec), check=False, env=environment()).returncode
-        print(f"the box ended with code {code}", flush=True)
-        if code != REBOOT:
-            break
+    try:
+        while boot(spec) == REBOOT:
+            pass
+    except RehearsalError as fault:
+        print(fault, flush=True)
     network.unplug(spec.machine_name)
+
+
+def boot(spec: Spec) -> int:
+    """Run the box, with a network that knows nothing of an earlier boot, until it ends."""
+    subnet, namespace = network.Subnet(spec.subnet), Path(spec.namespace)
+    network.plug_in(spec.machine_name, spec.address, subnet, namespace, os.getpid())
+    code = subprocess.run(boot_command(spec), check=False, env=environment()).returncode
+    print(f"the box ended with code {code}", flush=True)
+    return code
 
 
 def detach(log: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rehearsal import network, registry
+from tests.rehearsal import cgroup, network, registry
 from tests.rehearsal.box import Box, drop_layers, layer_exists
 from tests.rehearsal.machine import CHECKOUT, RehearsalError, cache_folder, command
 from tests.rehearsal.registry import network_held
@@ -196,10 +196,15 @@ def test_a_small_disk_is_full_when_it_is_full_and_survives_a_power_cut() -> None
 
 def test_the_machine_is_left_as_found_also_after_an_interrupted_up() -> None:
     before = machine_state()
-    for number, wait_s in ((signal.SIGINT, 0), (signal.SIGTERM, 0.2), (signal.SIGINT, 0.6)):
+    name = Box("interrupted").machine_name
+    moments: list[tuple[int, Callable[[], object]]] = [
+        (signal.SIGINT, lambda: name in registry.RECORD.read_text()),
+        (signal.SIGTERM, lambda: cgroup.processes(name)),
+        (signal.SIGINT, lambda: cgroup.leader(name)),
+    ]
+    for number, moment in moments:
         process = cli("up", "interrupted")
-        until(lambda: Box("interrupted").machine_name in registry.RECORD.read_text())
-        time.sleep(wait_s)
+        until(moment)
         process.send_signal(number)
         output, errors = process.communicate()
         assert (process.returncode, output, errors) == (1, "", "interrupted\n")
@@ -209,8 +214,7 @@ def test_the_machine_is_left_as_found_also_after_an_interrupted_up() -> None:
 def test_what_a_killed_up_leaves_is_cleared_away_by_the_next_command() -> None:
     before = machine_state()
     process = cli("up", "killed")
-    until(lambda: Box("killed").machine_name in registry.RECORD.read_text())
-    time.sleep(0.4)
+    until(lambda: cgroup.leader(Box("killed").machine_name))
     process.kill()
     process.communicate()
     listing = cli("list", "--everywhere")

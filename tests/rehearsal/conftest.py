@@ -1,0 +1,130 @@
+"""Boxes, hub and layers for the rehearsal's tests.
+
+Three kinds of box, each from a layer that is built once and kept:
+  bare      the pristine image
+  based     with the distribution's packages that the base stage installs
+  serving   deployed with the stand-in release, its server up
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tasks import base
+from tests.rehearsal.box import Box, drop_layers, layer_exists
+from tests.rehearsal.emulation.hub import Hub
+from tests.rehearsal.machine import CHECKOUT
+from tests.rehearsal.provision import deploy, files_folder, standin
+from tests.rehearsal.registry import network_held
+
+# What a deployed box depends on; a change of any of it builds the layer anew.
+DEPLOYED_BY = (
+    "aibox",
+    "tasks",
+    "templates",
+    "group_data",
+    "deploy.py",
+    "config.py",
+    "tests/rehearsal/group_data",
+    "tests/rehearsal/emulation",
+    "tests/rehearsal/standin/src",
+    "tests/rehearsal/provision.py",
+)
+
+
+class MakeBox(Protocol):
+    """Brings up a box of a kind, gone again at the test's end."""
+
+    def __call__(
+        self, name: str, kind: str = "serving", *, disk_limit_mb: int | None = None
+    ) -> Box: ...
+
+
+@pytest.fixture(scope="session")
+def bridge() -> Iterator[str]:
+    """The address on which stand-in servers listen, with the bridge up."""
+    with network_held() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def hub(bridge: str) -> Iterator[Hub]:
+    """The model hub and file server of this session."""
+    with Hub(files=files_folder(), address=bridge) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _healthy_hub(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test inherits the faults that another one set."""
+    yield
+    if "hub" in request.fixturenames:
+        request.getfixturevalue("hub").ctl(reset=True)
+
+
+@pytest.fixture(scope="session")
+def layers(hub: Hub) -> Callable[[str], str | None]:
+    """The full name of the layer that a kind of box starts from; built when it is not there."""
+    return lambda kind: layer_of(kind, hub)
+
+
+@pytest.fixture
+def make_box(layers: Callable[[str], str | None]) -> Iterator[MakeBox]:
+    """Makes boxes for one test."""
+    made: list[Box] = []
+
+    def make(name: str, kind: str = "serving", *, disk_limit_mb: int | None = None) -> Box:
+        box = Box.up(name, layer=layers(kind), disk_limit_mb=disk_limit_mb, owned=True)
+        made.append(box)
+        if kind == "serving":
+            box.run("systemctl start vllm-coder")  # waits until it answers
+        return box
+
+    yield make
+    for box in made:
+        box.down()
+
+
+def layer_of(kind: str, hub: Hub) -> str | None:
+    if kind == "bare":
+        return None
+    key = key_of_packages() if kind == "based" else key_of_deploy()
+    if not layer_exists(kind, key):
+        build_layer(kind, key, hub)
+        drop_layers(kind, key)
+    return f"{kind}-{key}"
+
+
+def build_layer(kind: str, key: str, hub: Hub) -> None:
+    name = f"layer-{kind}"
+    with Box.up(name, layer=layer_of("based", hub) if kind == "serving" else None) as box:
+        if kind == "based":
+            packages = " ".join(base.PACKAGES)
+            box.run(f"apt-get -q update && apt-get -qy install --no-install-recommends {packages}")
+        else:
+            ended = deploy({box: standin(hub.url)}, "-y")
+            assert ended.code == 0, ended.said
+        box.snapshot(kind, key=key)
+
+
+def key_of_packages() -> str:
+    return hashlib.sha256(" ".join(base.PACKAGES).encode()).hexdigest()[:10]
+
+
+def key_of_deploy() -> str:
+    digest = hashlib.sha256(key_of_packages().encode())
+    for name in DEPLOYED_BY:
+        for path in files_under(CHECKOUT / name):
+            digest.update(f"{path.relative_to(CHECKOUT)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:10]
+
+
+def files_under(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    return sorted(f for f in path.rglob("*") if f.is_file() and "__pycache__" not in f.parts)
