@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 LOCKS := group_data/locks
+NAME ?= rehearsal
 SOURCES := aibox tasks tests deploy.py config.py inventory group_data
 
 .DEFAULT_GOAL := env
@@ -17,12 +18,12 @@ $(VENV)/complete: $(LOCKS)/control.txt
 	@rm -rf $(VENV)
 	@$(PYTHON) -m venv --without-pip $(VENV)
 	@echo "making the control environment in $(VENV) (hash-locked)"
-	@$(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check \
+	@$(PYTHON) -m pip --python $(BIN)/python install -qq --disable-pip-version-check \
 	  --require-hashes --only-binary :all: -r $(LOCKS)/control.txt
 	@touch $@
 
 rehearsal: env
-	@$(BIN)/python -m tests.rehearsal deploy
+	@$(BIN)/python -m tests.rehearsal deploy $(NAME)
 
 rehearsal-down: env
 	@$(BIN)/python -m tests.rehearsal down --all
@@ -36,7 +37,7 @@ test-unit: env
 	@$(BIN)/python -m pytest tests/unit
 
 test: lint
-	@$(BIN)/python -m pytest -m "not long"
+	@$(BIN)/python -m pytest -m "not long" tests/unit tests/rehearsal
 
 test-long: env
 	@$(BIN)/python -m pytest -m long

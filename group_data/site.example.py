@@ -4,7 +4,7 @@ Every name in all.py may stand here. The inventory puts its hosts into the group
 """
 
 # One flag over the model card's; the plan shows what it changes.
-serve = {"max-num-seqs": 448}
+# serve = {"max-num-seqs": 448}
 
 # With several cards in the box, the one that serves: `nvidia-smi -L` lists them.
 # gpu_uuid = "GPU-00000000-0000-0000-0000-000000000000"

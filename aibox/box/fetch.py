@@ -7,8 +7,10 @@ only when every file has its sum and the files hold what the card says.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -28,11 +30,11 @@ LONGEST_HEADER = 100_000_000  # safetensors' own limit, bytes
 ARIA2 = {
     3: "a file of the lock is not on the hub",
     6: "a network problem",
-    9: "no space left on the disk",
     19: "the hub's name can't be resolved",
     22: "the hub answered with an error",
     24: "the hub wants a token, or this one has no access",
 }
+ARIA2_DISK_FULL = 9
 
 Stamp = list[int]  # size in bytes, modification time in ns, inode
 
@@ -130,10 +132,12 @@ def download(work: Path, paths: list[str], spec: Spec, progress: Progress) -> No
         watcher.join()
     if done.returncode:
         print(done.stdout, done.stderr, file=sys.stderr)
-        raise download_error(done.returncode, base)
+        raise download_error(done.returncode, base, work)
 
 
-def download_error(code: int, base: str) -> JobError:
+def download_error(code: int, base: str, work: Path) -> OSError | JobError:
+    if code == ARIA2_DISK_FULL:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(work))
     return JobError(
         f"{ARIA2.get(code, 'the download stopped')} (aria2 says {code}) at {base}",
         "every file of the pinned commit",

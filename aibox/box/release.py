@@ -91,9 +91,10 @@ def run(command: list[str], spec: Spec, failure: str) -> None:
 
 
 def failure_of(said: str) -> str:
-    """What uv said, in at most six lines: the first names the package, the rest the reason."""
+    """What uv said, in at most six lines from its error on, without the steps that went well."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return "\n".join(lines[:6])
+    begins = next((at for at, line in enumerate(lines) if line.startswith("error")), 0)
+    return "\n".join(lines[begins : begins + 6])
 
 
 def remedy_of(said: str) -> str:
@@ -152,7 +153,9 @@ def fetch_file(url: str, sha256: str, target: Path, progress: Progress) -> None:
                 done += len(chunk)
                 progress.say(done, total, "bytes")
     except (urllib.error.URLError, TimeoutError, ValueError) as error:
-        raise JobError(f"{url}: {error}", "a file to fetch", "look at the setting") from None
+        reason = getattr(error, "reason", error)
+        remedy = "see that the address in release_extra_files answers, then run the deploy again"
+        raise JobError(f"{url}: {reason}", "a file to fetch", remedy) from None
     if digest.hexdigest() != sha256:
         aside.unlink()
         raise JobError(

@@ -37,12 +37,38 @@ DEPLOYED_BY = (
 )
 
 
+class RealStarts:
+    """How often the real vLLM was started: half a minute and more each, so there is a budget."""
+
+    BUDGET = 12  # of one `make test`, failed starts included
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def of(self, box: Box) -> int:
+        """Starts of the server on a box, by the journal of systemd itself."""
+        words = "journalctl -u vllm-coder -o cat --no-pager _PID=1 | grep -c '^Starting ' || true"
+        return int(box.run(words).stdout)
+
+    def count(self, box: Box) -> None:
+        self.total += self.of(box)
+
+
 class MakeBox(Protocol):
     """Brings up a box of a kind, gone again at the test's end."""
 
     def __call__(
         self, name: str, kind: str = "serving", *, disk_limit_mb: int | None = None
     ) -> Box: ...
+
+
+@pytest.fixture(scope="session")
+def real_starts() -> Iterator[RealStarts]:
+    """Counted over the whole session; more than the budget is a failure."""
+    counted = RealStarts()
+    yield counted
+    print(f"\nreal vLLM starts: {counted.total} of at most {counted.BUDGET}")
+    assert counted.total <= counted.BUDGET, f"{counted.total} real starts"
 
 
 @pytest.fixture(scope="session")

@@ -109,6 +109,13 @@ def take_down(subnet: Subnet, forwarding_before: str) -> None:
         FORWARDING.write_text(forwarding_before)
 
 
+def remove_remnants() -> None:
+    """Take away a bridge that no record knows any more: it may have another subnet's address."""
+    if BRIDGE in links():
+        for text in SUBNETS:
+            take_down(Subnet(text), forwarding())
+
+
 def machine_mtu() -> int:
     """The largest packet, in bytes, of the machine's way out: a box must not send larger ones."""
     sizes = links()

@@ -102,6 +102,7 @@ class Registry:
 
     def network_up(self) -> network.Subnet:
         if self.subnet is None:
+            network.remove_remnants()
             self.subnet = network.free_subnet()
             self.forwarding_before = network.forwarding()
             self.save()  # before the change: what is recorded can be undone after a kill

@@ -1,0 +1,179 @@
+"""The main job on the real vLLM: `make rehearsal`, judged from outside, then lived with.
+
+One box, in order: each test goes on from where the one before left it, because a real start costs
+half a minute and more. The starts are counted.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+import testinfra
+from testinfra.host import Host
+
+from tests.rehearsal.box import Box
+from tests.rehearsal.conftest import RealStarts
+from tests.rehearsal.emulation import hub
+from tests.rehearsal.machine import CHECKOUT
+from tests.rehearsal.main_job import clear_away, hub_record
+from tests.rehearsal.provision import Deploy, deploy, production
+
+NAME = "main-job"
+ACTIVE = "systemctl is-active -q vllm-coder"
+ASK = """
+import json, urllib.request
+def get(path, body=None):
+    data = json.dumps(body).encode() if body else None
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request("http://localhost:8000" + path, data, headers)
+    return urllib.request.urlopen(request, timeout=120).read().decode()
+"""
+
+
+@pytest.fixture(scope="module")
+def rehearsed(real_starts: RealStarts) -> Iterator[subprocess.CompletedProcess[str]]:
+    """`make rehearsal` itself, as a newcomer types it."""
+    command = ["make", "rehearsal", f"NAME={NAME}"]
+    done = subprocess.run(
+        command, cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=1200
+    )
+    try:
+        yield done
+    finally:
+        for box in Box.all():
+            if box.name == NAME and box.is_running:
+                real_starts.count(box)
+        clear_away(NAME)
+
+
+@pytest.fixture(scope="module")
+def box(rehearsed: subprocess.CompletedProcess[str]) -> Box:
+    assert rehearsed.returncode == 0, rehearsed.stdout + rehearsed.stderr
+    return Box.find(NAME)
+
+
+@pytest.fixture(scope="module")
+def host(box: Box) -> Host:
+    """The box as testinfra sees it, over ssh, with sudo."""
+    return testinfra.get_host(
+        f"ssh://{box.name}", ssh_config=str(box.ssh_config), sudo=True, ssh_identity_file=None
+    )
+
+
+def again(box: Box, *words: str, **data: object) -> Deploy:
+    """A further deploy to the box, from the hub that `make rehearsal` left running."""
+    record = hub.detached(hub_record())
+    assert record, "the hub went away"
+    return deploy({box: {**production(record["url"]), **data}}, *words)
+
+
+def changes(ended: Deploy) -> list[str]:
+    assert ended.code == 0, ended.said
+    rows = json.loads(ended.output)["plan"]
+    return [
+        row["name"]
+        for row in rows
+        if row["hosts_with_change"] or row["hosts_with_conditional_change"]
+    ]
+
+
+def wait_until_active(box: Box, seconds: int = 240) -> None:
+    box.run(f"timeout {seconds} sh -c 'until {ACTIVE}; do sleep 0.5; done'")
+
+
+def test_it_ends_with_a_completion_and_accepted_drafts(
+    rehearsed: subprocess.CompletedProcess[str],
+) -> None:
+    said = rehearsed.stdout + rehearsed.stderr
+    assert rehearsed.returncode == 0, said
+    assert "draft tokens accepted" in said
+    assert "The box serves after" in said
+    assert "Traceback" not in said
+
+
+def test_the_box_serves_as_its_own_user_on_localhost_only(box: Box, host: Host) -> None:
+    service = host.service("vllm-coder")
+    assert service.is_running
+    assert service.is_enabled
+    pid = host.check_output("systemctl show vllm-coder -p MainPID --value")
+    assert host.check_output(f"stat -c %U /proc/{pid}") == "vllm"
+    assert host.socket("tcp://127.0.0.1:8000").is_listening
+    assert not host.socket("tcp://0.0.0.0:8000").is_listening
+    unit = host.file("/etc/systemd/system/vllm-coder.service")
+    assert (unit.user, unit.mode) == ("root", 0o644)
+    assert unit.contains("--allowed-origins")
+    assert "warning" not in box.run("systemd-analyze verify vllm-coder.service 2>&1").stdout.lower()
+
+
+def test_it_answers_and_its_drafts_are_accepted(box: Box) -> None:
+    body = {
+        "model": "tiny-qwen3.5-mtp",
+        "messages": [{"role": "user", "content": "Hello"}],
+        "max_tokens": 40,
+        "temperature": 0,
+    }
+    script = f"{ASK}\nprint(get('/v1/chat/completions', {body!r}))\nprint(get('/metrics'))"
+    said = box.run(["python3", "-c", script]).stdout
+    answer = json.loads(said.splitlines()[0])
+    assert answer["usage"]["completion_tokens"] == 40
+    accepted = [
+        float(line.split()[-1])
+        for line in said.splitlines()
+        if line.startswith("vllm:spec_decode_num_accepted_tokens_total")
+    ]
+    assert sum(accepted) > 0
+
+
+def test_release_and_weights_are_what_the_locks_say(box: Box, host: Host) -> None:
+    release = host.check_output("ls -d /opt/vllm/releases/0.31.0-*")
+    version = (
+        f"{release}/bin/python -c 'import importlib.metadata as m; print(m.version(\"vllm\"))'"
+    )
+    assert host.check_output(version) == "0.31.0"
+    assert (
+        host.check_output(f"find {release} -not -user root -o -perm /022 -not -type l | head") == ""
+    )
+    lock = json.loads(
+        (CHECKOUT / "tests/rehearsal/group_data/models/tiny-qwen3.5-mtp.lock.json").read_text()
+    )
+    folder = f"/srv/models/tiny-qwen3.5-mtp/{lock['commit']}"
+    sums = "".join(f"{file['sha256']}  {folder}/{path}\n" for path, file in lock["files"].items())
+    box.run("sha256sum --check --strict --quiet", text=sums)
+
+
+def test_a_second_deploy_changes_nothing(box: Box) -> None:
+    pid = "systemctl show vllm-coder -p MainPID --value"
+    before = box.run(pid).stdout
+    assert changes(again(box, "--dry", "--json")) == []
+    ended = again(box, "-y")
+    assert ended.code == 0, ended.said
+    assert "Success" not in ended.log.split("--> Results")[0], ended.log
+    assert box.run(pid).stdout == before
+
+
+def test_a_killed_engine_comes_back(box: Box) -> None:
+    box.run("pkill -9 -f VLLM::EngineCore")
+    box.run(f"timeout 30 sh -c 'while {ACTIVE}; do sleep 0.2; done'")
+    wait_until_active(box)
+    assert changes(again(box, "--dry", "--json")) == []
+
+
+def test_after_a_reboot_it_serves_by_itself(box: Box) -> None:
+    box.reboot()
+    wait_until_active(box)
+    assert changes(again(box, "--dry", "--json")) == []
+
+
+def test_compiled_it_serves_as_well(box: Box) -> None:
+    """The one start with torch.compile; every other is eager."""
+    ended = again(box, "-y", serve={"enforce-eager": False})
+    assert ended.code == 0, ended.said
+    assert "switch: compiling" in ended.said
+    assert "draft tokens accepted" in ended.said
+
+
+def test_no_more_real_starts_than_these(box: Box, real_starts: RealStarts) -> None:
+    assert real_starts.of(box) == 4  # first deploy, killed engine, reboot, compiled
