@@ -2,8 +2,8 @@
 
 # What is served
 model = "qwen3.8-27b"  # a model card's name, see group_data/models/
-serve: dict[str, object] = {}  # flags over the card's, such as {"max-num-seqs": 448}; None takes a flag away
-server_environment: dict[str, str] = {}  # variables of the server's process, name to text; no secrets
+serve: dict[str, object] = {}  # flags over the card's: {"max-num-seqs": 448}; None takes one away
+server_environment: dict[str, str] = {}  # of the server's process, name to text; no secrets
 
 # Versions
 vllm_version = "0.31.0"  # text; needs a lock <locks_folder>/vllm-<version>-py<311>.txt
@@ -24,7 +24,7 @@ cache_folder = "/var/cache/aibox"  # downloads and compiled kernels
 # Sources
 hub = "https://huggingface.co"  # URL of the model hub
 release_extra_packages: list[str] = []  # Debian packages that a release needs beside the usual ones
-release_extra_files: list[dict[str, str]] = []  # added to a release, each {"url", "sha256", "path" relative to it}
+release_extra_files: list[dict[str, str]] = []  # added to a release: {"url", "sha256", "path"}
 release_find_links = None  # URL of a folder with wheels, beside the package index
 
 # Room

@@ -35,7 +35,7 @@ def imports(path: Path) -> set[str]:
 
 def test_every_setting_stands_in_all_with_a_comment() -> None:
     lines = [line for line in ALL.read_text().splitlines() if re.match(r"[A-Za-z_]", line)]
-    named = {line.split(" = ")[0]: line for line in lines}
+    named = {re.split(r"[ :]", line)[0]: line for line in lines}
     assert set(named) == set(Settings.model_fields)
     assert all("  # " in line for line in named.values())
 
