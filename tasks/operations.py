@@ -140,7 +140,7 @@ def call_aibox(
 
 def connector_arguments(box: Host) -> dict[str, Any]:
     """How the operation at work runs its commands (sudo and its like)."""
-    arguments = box.current_op_global_arguments or {}
+    arguments: dict[str, Any] = dict(box.current_op_global_arguments or {})
     return {key: value for key, value in arguments.items() if key in CONNECTOR_ARGUMENT_KEYS}
 
 

@@ -10,7 +10,7 @@ from pyinfra import host
 from pyinfra.api import deploy, operation
 from pyinfra.operations import server, systemd
 
-from aibox.decide.server import reasons_to_restart
+from aibox.decide.server import is_starting, reasons_to_restart
 from aibox.decide.unit import exec_start, systemd_assignment
 from tasks.box import AIBOX, PROJECT, Box
 from tasks.facts import Probe
@@ -76,11 +76,13 @@ def server_state(box: Box) -> dict[str, Any]:
 @operation()
 def switched(box: Box) -> Commands:
     """Restart the server where what runs is not what is wanted, and wait until it answers."""
-    reasons = reasons_to_restart(server_state(box), box.serving)
-    if not reasons:
+    found = server_state(box)
+    reasons = reasons_to_restart(found, box.serving)
+    if not reasons and not is_starting(found):
         host.noop(f"{box.unit} runs what the card says")
         return
-    for reason in reasons:
+    for reason in reasons or ["it is starting by itself; waiting for it"]:
         host.log(f"{box.unit}: {reason}")
-    spec = {"unit": box.unit, "timeout": box.settings.start_timeout_s + 60}
+    timeout = box.settings.start_timeout_s + 60
+    spec = {"unit": box.unit, "restart": bool(reasons), "timeout": timeout}
     yield job_command("switch", AIBOX, "switch", spec)

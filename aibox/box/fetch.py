@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -32,9 +33,13 @@ ARIA2 = {
     6: "a network problem",
     19: "the hub's name can't be resolved",
     22: "the hub answered with an error",
-    24: "the hub wants a token, or this one has no access",
+    24: "the hub wants a login for this repository",
+    29: "the hub is overloaded, or down for maintenance",
 }
+ARIA2_NOT_FOUND = 3
 ARIA2_DISK_FULL = 9
+# aria2's words for a control file that it can't go on from
+READ_CONTROL = "Failed to read from the segment file"
 
 Stamp = list[int]  # size in bytes, modification time in ns, inode
 
@@ -50,16 +55,7 @@ def fetch(spec: Spec, progress: Progress) -> dict[str, Any]:
     work.mkdir(parents=True, exist_ok=True)
     verified = verify(work, spec, progress, keep_unfinished=True)
     missing = [path for path in spec["files"] if path not in verified]
-    if missing:
-        download(work, missing, spec, progress)
-        verified |= verify(work, spec, progress, only=missing)
-        wrong = [path for path in missing if path not in verified]
-        if wrong:
-            raise JobError(
-                f"{', '.join(wrong)} came with another sha256 than the lock's and was removed",
-                f"the files of commit {spec['commit'][:12]} as they were pinned",
-                "run the deploy again; if it stays, pin the weights anew and read what changed",
-            )
+    verified |= obtain(work, missing, spec, progress)
     progress.step("reading the weights' headers")
     prove(work, spec)
     record = {"commit": spec["commit"], "files": verified}
@@ -69,6 +65,34 @@ def fetch(spec: Spec, progress: Progress) -> dict[str, Any]:
         work.rename(folder)
         subprocess.run(["sync", str(folder.parent)], check=True)
     return {"fetched": missing}
+
+
+def obtain(work: Path, missing: list[str], spec: Spec, progress: Progress) -> dict[str, Any]:
+    """Download files and verify them: {path: {"stamp", "sha256"}}. Raises JobError.
+
+    What an earlier run had begun is fetched once more when it comes out wrong: a power cut may
+    have left holes in it.
+    """
+    begun = [path for path in missing if control_file(work / path).exists()]
+    verified: dict[str, Any] = {}
+    for paths in (missing, begun):
+        wanted = [path for path in paths if path not in verified]
+        if wanted:
+            download(work, wanted, spec, progress)
+            verified |= verify(work, spec, progress, only=wanted)
+    wrong = [path for path in missing if path not in verified]
+    if wrong:
+        raise JobError(
+            f"{', '.join(wrong)} came with another sha256 than the lock's and was removed",
+            f"the files of commit {spec['commit'][:12]} as they were pinned",
+            "run the deploy again; if it stays, pin the weights anew and read what changed",
+        )
+    return verified
+
+
+def control_file(file: Path) -> Path:
+    """Where aria2 keeps which parts of a file it has; there as long as the file is not whole."""
+    return file.with_name(f"{file.name}.aria2")
 
 
 def verify(
@@ -90,7 +114,7 @@ def verify(
     total, done, verified = sum((work / path).stat().st_size for path in there), 0, {}
     for path in there:
         file, wanted = work / path, spec["files"][path]
-        if keep_unfinished and file.with_name(f"{file.name}.aria2").exists():
+        if keep_unfinished and control_file(file).exists():
             continue
         digest = hashlib.sha256()
         with file.open("rb") as content:
@@ -114,34 +138,53 @@ def stamp(file: Path) -> Stamp:
 def download(work: Path, paths: list[str], spec: Spec, progress: Progress) -> None:
     """Let aria2 fetch files, from where an earlier run was stopped."""
     progress.step("downloading")
-    base = f"{spec['hub']}/{spec['repository']}/resolve/{spec['commit']}"
-    wanted = "".join(f"{base}/{path}\n  out={path}\n" for path in paths)
+    finished = threading.Event()
+    watcher = threading.Thread(target=watch, args=(work, paths, spec, progress, finished))
+    watcher.start()
+    try:
+        code, said = aria2(work, paths, spec)
+        unreadable = [path for path in paths if f"{READ_CONTROL} {work / path}.aria2" in said]
+        for path in unreadable:  # a power cut came while it was written: nothing to go on from
+            control_file(work / path).unlink()
+        if unreadable:
+            code, said = aria2(work, paths, spec)
+    finally:
+        finished.set()
+        watcher.join()
+    if code:
+        print(said, file=sys.stderr)
+        raise download_error(code, said, address_of(spec), work)
+
+
+def address_of(spec: Spec) -> str:
+    return f"{spec['hub']}/{spec['repository']}/resolve/{spec['commit']}"
+
+
+def aria2(work: Path, paths: list[str], spec: Spec) -> tuple[int, str]:
+    """Run aria2 on files of the commit: its exit code and what it said."""
+    wanted = "".join(f"{address_of(spec)}/{path}\n  out={path}\n" for path in paths)
     command = ["aria2c", "--input-file=-", f"--dir={work}", "--continue=true"]
     command += ["--allow-overwrite=true", "--auto-file-renaming=false", "--file-allocation=none"]
     command += ["--max-concurrent-downloads=3", "--split=4", "--max-connection-per-server=4"]
     command += ["--max-tries=5", "--retry-wait=3", "--connect-timeout=20", "--timeout=60"]
     command += ["--auto-save-interval=5", "--console-log-level=warn", "--summary-interval=0"]
     command += ["--no-conf=true", "--ca-certificate=/etc/ssl/certs/ca-certificates.crt"]
-    finished = threading.Event()
-    watcher = threading.Thread(target=watch, args=(work, paths, spec, progress, finished))
-    watcher.start()
-    try:
-        done = subprocess.run(command, input=wanted, text=True, capture_output=True, check=False)
-    finally:
-        finished.set()
-        watcher.join()
-    if done.returncode:
-        print(done.stdout, done.stderr, file=sys.stderr)
-        raise download_error(done.returncode, base, work)
+    done = subprocess.run(command, input=wanted, text=True, capture_output=True, check=False)
+    return done.returncode, done.stdout + done.stderr
 
 
-def download_error(code: int, base: str, work: Path) -> OSError | JobError:
+def download_error(code: int, said: str, address: str, work: Path) -> OSError | JobError:
     if code == ARIA2_DISK_FULL:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(work))
+    reason = re.search(r"errorCode=\d+ (?!URI=)(.*)", said)
+    found = ARIA2.get(code) or (reason[1] if reason else "the download stopped")
     return JobError(
-        f"{ARIA2.get(code, 'the download stopped')} (aria2 says {code}) at {base}",
+        f"{found} (aria2 says {code}) at {address}",
         "every file of the pinned commit",
-        "mend the cause and run the deploy again: it goes on where it stopped",
+        "see that this address answers on the box, then run the deploy again: it goes on where "
+        "it stopped"
+        if code != ARIA2_NOT_FOUND
+        else "see what became of this commit on the hub; if it is gone, pin the weights anew",
     )
 
 

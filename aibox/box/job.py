@@ -154,9 +154,19 @@ def work(name: str, verbs: Mapping[str, Callable[[Spec, Progress], dict[str, Any
         result = {"ok": False, "refusal": asdict(error.refusal)}
     except OSError as error:
         result = {"ok": False, "refusal": asdict(refusal_of(error))}
+    except subprocess.CalledProcessError as error:
+        result = {"ok": False, "refusal": asdict(refusal_of_command(error, name))}
     print(json.dumps(result))
     write_whole(folder / "result.json", json.dumps(result))
     return 0 if result["ok"] else 1
+
+
+def refusal_of_command(error: subprocess.CalledProcessError, name: str) -> Refusal:
+    return Refusal(
+        f"`{' '.join(map(str, error.cmd))}` ended with {error.returncode}",
+        "a command that succeeds",
+        f"see `journalctl -u {unit_of(name)}` on the box, then run the deploy again",
+    )
 
 
 def refusal_of(error: OSError) -> Refusal:

@@ -283,6 +283,7 @@ UNIT_PROPERTIES = (
     "Result",
     "UnitFileState",
     "NeedDaemonReload",
+    "InvocationID",
     "MainPID",
     "ExecMainStartTimestamp",
     "NRestarts",

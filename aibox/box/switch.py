@@ -25,35 +25,45 @@ CONSEQUENCES = ("Engine core initialization failed", "WorkerProc initialization 
 
 
 def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
-    """Restart the unit of `spec` ({"unit", "timeout" in seconds}) and wait until it is active.
+    """Start the unit anew, or only wait for a start that is under way, until it is active.
 
-    Active means that ExecStartPost saw /health of the new main process answer. Raises JobError
-    when the process ends before that, or the time is over.
+    spec: {"unit", "restart": bool, "timeout" in seconds}. Active means that ExecStartPost saw
+    /health of the new main process answer. Raises JobError when the process ends before that, or
+    the time is over.
     """
-    unit = spec["unit"]
+    unit, began = spec["unit"], time.time()
     if unit_properties(unit).get("NeedDaemonReload") == "yes":
         subprocess.run(["systemctl", "daemon-reload"], check=True)
-    subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
-    began = time.time()
     progress.step("starting")
-    subprocess.run(["systemctl", "restart", "--no-block", unit], check=True)
-    first_run = None
+    before = ""
+    if spec["restart"]:
+        before = unit_properties(unit)["InvocationID"]
+        subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
+        subprocess.run(["systemctl", "restart", "--no-block", unit], check=True)
+    ours = None  # each start has an invocation of its own: a second one is systemd's next try
     while time.time() - began < spec["timeout"]:
         time.sleep(0.5)
         found = unit_properties(unit)
+        if ours is None and found["InvocationID"] in ("", before):
+            continue
+        ours = ours or found["InvocationID"]
+        if found["InvocationID"] != ours or has_ended(found):
+            raise ended(unit, began)
         if found["ActiveState"] == "active":
             return {"seconds": round(time.time() - began, 1)}
-        if found["ActiveState"] == "failed" or found["Result"] != "success":
-            raise ended(unit, began)
-        if first_run is None and int(found["MainPID"]):
-            first_run = found["MainPID"]
-        if first_run and found["MainPID"] not in ("0", first_run):
-            raise ended(unit, began)
         say(unit, began, progress)
     raise JobError(
         f"{unit} did not answer within {spec['timeout']} s",
         "a server that answers /health",
         f"look at `journalctl -u {unit}` on the box; start_timeout_s is the limit",
+    )
+
+
+def has_ended(found: dict[str, str]) -> bool:
+    return (
+        found["ActiveState"] in ("failed", "inactive")
+        or found["SubState"] == "auto-restart"
+        or found["Result"] != "success"
     )
 
 

@@ -77,9 +77,14 @@ def reasons_to_restart(state: Mapping[str, Any] | None, wanted: Serving) -> list
     ]
     if not reasons and process["started"] < file["changed"]:
         reasons.append("it is older than its unit file")
-    if state["unit"]["ActiveState"] != "active":
+    if not reasons and state["unit"]["ActiveState"] not in ("active", "activating"):
         reasons.append(f"it is {state['unit']['ActiveState']}")
     return reasons
+
+
+def is_starting(state: Mapping[str, Any] | None) -> bool:
+    """Whether the server is on its way up by itself, after a reboot for instance."""
+    return state is not None and state["unit"].get("ActiveState") == "activating"
 
 
 def proof_is_owed(state: Mapping[str, Any] | None, wanted: Serving) -> str | None:
