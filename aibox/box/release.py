@@ -51,6 +51,7 @@ def fill(aside: Path, spec: Spec, progress: Progress) -> dict[str, Any]:
         fetch_file(extra["url"], extra["sha256"], aside / extra["path"], progress)
     progress.step("proving")
     record = prove(aside, spec)
+    (aside / ".lock").unlink(missing_ok=True)  # uv's own, writable for everybody
     write_whole(aside / "release.json", json.dumps(record, indent=1))
     return record
 
