@@ -11,14 +11,16 @@ SOURCES := aibox tasks tests deploy.py config.py inventory group_data
 
 env: $(VENV)/complete
 
-# Nothing but python3 and pip is asked of the machine: pip fills a venv that has none of its own.
+# The machine's own pip fills a venv without one; where there is no pip, the venv brings its own.
 $(VENV)/complete: $(LOCKS)/control.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "found $$($(PYTHON) --version), expected Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
 	@rm -rf $(VENV)
-	@$(PYTHON) -m venv --without-pip $(VENV)
 	@echo "making the control environment in $(VENV) (hash-locked)"
-	@$(PYTHON) -m pip --python $(BIN)/python install -qq --disable-pip-version-check \
+	@if $(PYTHON) -m pip --version >/dev/null 2>&1; \
+	  then $(PYTHON) -m venv --without-pip $(VENV); else $(PYTHON) -m venv $(VENV); fi
+	@own="$(BIN)/python -m pip"; machine="$(PYTHON) -m pip --python $(BIN)/python"; \
+	  test -e $(BIN)/pip && pip="$$own" || pip="$$machine"; $$pip install -qq --disable-pip-version-check \
 	  --require-hashes --only-binary :all: -r $(LOCKS)/control.txt
 	@touch $@
 

@@ -1,11 +1,17 @@
 """Build a box, or change exactly what differs: `pyinfra inventory deploy.py`."""
 
-from tasks import base, preflight, proof, release, server, vram, weights
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # pyinfra can be run in any folder
+
+from tasks import base, deploy_lock, preflight, proof, release, server, vram, weights
 
 # Reads settings and box, and refuses with every cause at once, before the first change.
 box = preflight.judged_box()
 
 if box:
+    deploy_lock.held(name="One deploy at a time")
     base.laid_out(box=box)
     vram.verified(box=box)
     weights.fetched(box=box)

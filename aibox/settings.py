@@ -137,6 +137,7 @@ class Settings(_Strict):
     release_find_links: Url | None = Field(description="an http or https URL, text, or None")
     cards_folder: ControlFolder = Field(description="a path, text")
     locks_folder: ControlFolder = Field(description="a path, text")
+    pipelining: bool = Field(description="True or False")
 
     _project: Path = PrivateAttr()
     _card: ModelCard = PrivateAttr()

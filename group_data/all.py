@@ -34,3 +34,6 @@ disk_reserve_gb = 10  # decimal GB that stay free on each disk that is written t
 # Folders of this project, relative to it or absolute
 cards_folder = "group_data/models"  # model cards and weights locks
 locks_folder = "group_data/locks"  # hash-locked requirements
+
+# This project's own run
+pipelining = True  # True or False: all facts of a run from one remote command, see docs/speed.md

@@ -133,7 +133,8 @@ def call_aibox(
         raise ConnectionError(str(error) or type(error).__name__) from None
     lines = output.stdout_lines
     if not ok or not lines:
-        raise ConnectionError(output.stderr.strip() or "no answer")
+        said = output.stderr.strip() or "no answer"
+        raise ConnectionError(said.splitlines()[-1])  # the last line says it, a traceback's too
     answer: dict[str, Any] = json.loads(lines[-1])
     return answer
 
@@ -158,17 +159,18 @@ def start_job(box: Host, program: str, name: str, verb: str, spec: dict[str, Any
 def follow_job(box: Host, program: str, name: str) -> bool:
     """Show a job's progress until it ends; True when it ended well."""
     line = ProgressLine(box, name)
-    while True:
-        found = call_aibox(box, program, ["job", "look", name])
-        if found["state"] != "running":
-            break
-        line.show(found["progress"])
-    line.end()
-    if found["result"] and found["result"]["ok"]:
-        return True
-    if found["result"]:
-        say_refusal(box, Refusal(**found["result"]["refusal"]))
-    return False
+    try:
+        while (found := call_aibox(box, program, ["job", "look", name]))["state"] == "running":
+            line.show(found["progress"])
+    finally:
+        line.end()
+    result = found["result"]
+    if result is None:
+        remedy = "run the deploy again: what was done of it is kept"
+        say_refusal(box, Refusal(f"no trace of the job {name}", "a result of it", remedy))
+    elif not result["ok"]:
+        say_refusal(box, Refusal(**result["refusal"]))
+    return bool(result and result["ok"])
 
 
 def job_command(

@@ -60,7 +60,7 @@ def judged_box() -> Box | None:
 def refusals_of_login(login: dict[str, Any]) -> list[Refusal]:
     """What keeps us from working on the box at all; sudo is left out where we are root already."""
     can_ask = sys.stdin.isatty() or bool(config.SUDO_PASSWORD)
-    config.SUDO = bool(config.SUDO) and login["uid"] != 0
+    config.SUDO = login["uid"] != 0
     refusal = judge_login(login["uid"], login["python"], login["sudo"], can_ask)
     return [refusal] if refusal else []
 

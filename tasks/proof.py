@@ -63,8 +63,8 @@ def screen(box: Box, found: dict[str, Any]) -> list[tuple[str, str]]:
         ("speed", f"{speed(proof)} in the last proof"),
         ("MTP", mtp(box, proof)),
     ]
-    unit = box.settings.server_unit
-    return [*rows, ("next", f"ssh {host.name} journalctl -fu {unit}")]
+    over_there = "" if host.name == "@local" else f"ssh {host.name} "
+    return [*rows, ("next", f"{over_there}journalctl -fu {box.settings.server_unit}")]
 
 
 def shortened(text: str) -> str:

@@ -44,15 +44,15 @@ def answer_job(asked: argparse.Namespace) -> dict[str, Any]:
     spec = json.load(sys.stdin)
     try:
         return {"ok": True, "how": job.start(asked.name, spec.pop("verb"), spec)}
-    except job.JobError as error:
-        return {"ok": False, "refusal": asdict(error.refusal)}
+    except job.FAILURES as error:
+        return {"ok": False, "refusal": asdict(job.refusal_of(error))}
 
 
 def answer_prove(_asked: argparse.Namespace) -> dict[str, Any]:
     try:
         return {"ok": True, **prove.prove(json.load(sys.stdin))}
-    except job.JobError as error:
-        return {"ok": False, "refusal": asdict(error.refusal)}
+    except job.FAILURES as error:
+        return {"ok": False, "refusal": asdict(job.refusal_of(error))}
 
 
 def answer_vram(_asked: argparse.Namespace) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import subprocess
@@ -146,6 +147,7 @@ def download(work: Path, paths: list[str], spec: Spec, progress: Progress) -> No
         unreadable = [path for path in paths if f"{READ_CONTROL} {work / path}.aria2" in said]
         for path in unreadable:  # a power cut came while it was written: nothing to go on from
             control_file(work / path).unlink()
+            (work / path).unlink(missing_ok=True)
         if unreadable:
             code, said = aria2(work, paths, spec)
     finally:
@@ -178,13 +180,11 @@ def download_error(code: int, said: str, address: str, work: Path) -> OSError | 
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(work))
     reason = re.search(r"errorCode=\d+ (?!URI=)(.*)", said)
     found = ARIA2.get(code) or (reason[1] if reason else "the download stopped")
+    remedy = "see that the box reaches the hub, then run the deploy again: it goes on from there"
+    if code == ARIA2_NOT_FOUND:
+        remedy = "see what became of this commit on the hub; if it is gone, pin the weights anew"
     return JobError(
-        f"{found} (aria2 says {code}) at {address}",
-        "every file of the pinned commit",
-        "see that this address answers on the box, then run the deploy again: it goes on where "
-        "it stopped"
-        if code != ARIA2_NOT_FOUND
-        else "see what became of this commit on the hub; if it is gone, pin the weights anew",
+        f"{found} (aria2 says {code}) at {address}", "every file of the pinned commit", remedy
     )
 
 
@@ -228,18 +228,18 @@ def read_json(path: Path) -> Mapping[str, Any]:
 
 def dtypes(path: Path) -> dict[str, int]:
     """How many parameters of each dtype a safetensors file holds, from its header alone."""
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size)) if 0 < size < LONGEST_HEADER else {}
     numbers: Counter[str] = Counter()
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            numbers[tensor["dtype"]] += number_of(tensor["shape"])
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size)) if 0 < size < LONGEST_HEADER else {}
+        for name, tensor in header.items():
+            if name != "__metadata__":
+                numbers[tensor["dtype"]] += math.prod(tensor["shape"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise JobError(
+            f"{path.name} does not begin with a safetensors header",
+            "a file that vLLM can read",
+            "pin the weights anew",
+        ) from None
     return dict(numbers)
-
-
-def number_of(shape: list[int]) -> int:
-    product = 1
-    for side in shape:
-        product *= side
-    return product

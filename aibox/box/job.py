@@ -99,8 +99,7 @@ def start(name: str, verb: str, spec: Spec) -> str:
     folder = FOLDER / name
     wanted = {"verb": verb, **spec}
     if is_active(name):
-        running = json.loads((folder / "spec.json").read_text())
-        if running == wanted:
+        if read(folder / "spec.json") == wanted:
             return "attached"
         raise JobError(
             f"{unit_of(name)} is at work on another task",
@@ -144,32 +143,36 @@ def read(path: Path) -> dict[str, Any] | None:
     return found
 
 
-def work(name: str, verbs: Mapping[str, Callable[[Spec, Progress], dict[str, Any]]]) -> int:
+def work(
+    name: str,
+    verbs: Mapping[str, Callable[[Spec, Progress], dict[str, Any]]],
+    jobs: Path = FOLDER,
+) -> int:
     """Do a job's work in this process and leave its result behind. Returns the exit code."""
-    folder = FOLDER / name
+    folder = jobs / name
     spec = json.loads((folder / "spec.json").read_text())
     try:
         result = {"ok": True, **verbs[spec["verb"]](spec, Progress(folder))}
-    except JobError as error:
-        result = {"ok": False, "refusal": asdict(error.refusal)}
-    except OSError as error:
+    except FAILURES as error:
         result = {"ok": False, "refusal": asdict(refusal_of(error))}
-    except subprocess.CalledProcessError as error:
-        result = {"ok": False, "refusal": asdict(refusal_of_command(error, name))}
     print(json.dumps(result))
     write_whole(folder / "result.json", json.dumps(result))
     return 0 if result["ok"] else 1
 
 
-def refusal_of_command(error: subprocess.CalledProcessError, name: str) -> Refusal:
-    return Refusal(
-        f"`{' '.join(map(str, error.cmd))}` ended with {error.returncode}",
-        "a command that succeeds",
-        f"see `journalctl -u {unit_of(name)}` on the box, then run the deploy again",
-    )
+FAILURES = (JobError, OSError, subprocess.CalledProcessError)
 
 
-def refusal_of(error: OSError) -> Refusal:
+def refusal_of(error: JobError | OSError | subprocess.CalledProcessError) -> Refusal:
+    """What work was stopped by, in words."""
+    if isinstance(error, JobError):
+        return error.refusal
+    if isinstance(error, subprocess.CalledProcessError):
+        return Refusal(
+            f"`{' '.join(map(str, error.cmd))}` ended with {error.returncode}",
+            "a command that succeeds",
+            "see `journalctl -e` on the box, then run the deploy again",
+        )
     where = f" at {error.filename}" if error.filename else ""
     if error.errno == 28:
         return Refusal(

@@ -28,8 +28,9 @@ def build(spec: Spec, progress: Progress) -> dict[str, Any]:
     """
     folder = Path(spec["folder"])
     aside = folder.with_name(f".building-{folder.name}")
-    remove_tree(aside)  # half a venv of a dead run; what it had downloaded is in uv's cache
     aside.parent.mkdir(parents=True, exist_ok=True)
+    for half in aside.parent.glob(".building-*"):  # venvs of dead runs; uv's cache has the files
+        remove_tree(half)
     try:
         record = fill(aside, spec, progress)
     except (JobError, OSError):

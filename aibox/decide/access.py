@@ -1,4 +1,4 @@
-"""Can we work on the box at all? Decided from what the login shell says, before any sudo."""
+"""Do we get onto the box, and can we work there? Decided before any sudo."""
 
 from aibox.decide.refusal import Refusal
 
@@ -25,3 +25,13 @@ def judge_login(uid: int, python: str | None, sudo: str, can_ask: bool) -> Refus
     if python is None:
         return Refusal("no python3 on the box", "python3", "on it: `sudo apt-get install python3`")
     return None
+
+
+def no_connection(said: str, user: str | None, address: str, port: int | None) -> Refusal:
+    """Nobody answered, or nobody let us in. said: the words of the ssh client."""
+    words = ["ssh", *(["-p", str(port)] if port else []), f"{user}@{address}" if user else address]
+    return Refusal(
+        f"no ssh connection: {said.replace('[Errno None] ', '')}",
+        "a login over ssh that asks for nothing",
+        f"make `{' '.join(words)}` work from here, then run again",
+    )

@@ -197,7 +197,9 @@ def _python(report: BoxReport, wanted: Wanted) -> Refusal | None:
         f"Python {report.python}",
         f"a Python with a lock for vLLM {wanted.vllm_version}: "
         + (", ".join(wanted.locked_pythons) or "there is none"),
-        f"make a lock for Python {report.python}, or use a distribution whose python3 has one",
+        f"make a lock for Python {report.python} (vllm-{wanted.vllm_version}-py"
+        f"{report.python.replace('.', '')}.txt in locks_folder), or use a distribution whose "
+        "python3 has one",
     )
 
 

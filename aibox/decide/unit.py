@@ -113,7 +113,10 @@ def _quoted(text: str) -> str:
 def _refuse_unwritable(text: str) -> None:
     for character in text:
         category = unicodedata.category(character)
-        if category == "Cs" or (category == "Cc" and character != "\t"):
+        control = category == "Cs" or (category == "Cc" and character != "\t")
+        # systemd takes Unicode's noncharacters for broken UTF-8 and drops the whole line
+        code = ord(character)
+        if control or code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF:
             raise ValueError(f"{text!r} holds a character that no unit file can ({character!r})")
 
 

@@ -18,7 +18,8 @@ import pytest
 from tasks import base
 from tests.rehearsal.box import Box, drop_layers, layer_exists
 from tests.rehearsal.emulation.hub import Hub
-from tests.rehearsal.machine import CHECKOUT
+from tests.rehearsal.image import locked
+from tests.rehearsal.machine import CHECKOUT, cache_folder
 from tests.rehearsal.provision import deploy, files_folder, standin
 from tests.rehearsal.registry import network_held
 
@@ -120,9 +121,10 @@ def layer_of(kind: str, hub: Hub) -> str | None:
     if kind == "bare":
         return None
     key = key_of_packages() if kind == "based" else key_of_deploy()
-    if not layer_exists(kind, key):
-        build_layer(kind, key, hub)
-        drop_layers(kind, key)
+    with locked(cache_folder() / "layers" / f"{kind}.lock"):  # several runs of one checkout
+        if not layer_exists(kind, key):
+            build_layer(kind, key, hub)
+            drop_layers(kind, key)
     return f"{kind}-{key}"
 
 

@@ -1,0 +1,114 @@
+"""Exit codes that hold: 0 is done or in sync, and never "nothing was looked at".
+
+pyinfra itself ends with 0 where the inventory is empty, where --limit matches nothing, where the
+plan was declined and on Ctrl-C; and with a traceback where nobody is there to press Enter.
+`watch`, called by config.py, mends the five. It uses click's and pyinfra's public interface only.
+
+pyinfra reads config.py in the working directory: from elsewhere, `pyinfra --chdir FOLDER
+inventory deploy.py` is the whole of this project; without --chdir these five are pyinfra's own.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from functools import wraps
+from types import FrameType
+from typing import Any
+
+import click
+from pyinfra import logger, state
+from pyinfra.api import Config, Host, Inventory
+from pyinfra.api.state import StateStage
+
+from aibox.decide.refusal import Refusal
+from tasks.connection import NoConnectionInWords
+
+
+def watch() -> None:
+    """Make this run end in words, and with 1, where pyinfra would not."""
+    context = click.get_current_context()
+    initialise = state.init
+
+    @wraps(initialise)
+    def initialise_with_boxes(
+        inventory: Inventory, config: Config | None, initial_limit: list[Host] | None = None
+    ) -> None:
+        every = [host.name for host in inventory]
+        refusal = judge_boxes(every, initial_limit, context.params)
+        if refusal:
+            end(refusal)
+        initialise(inventory, config, initial_limit=initial_limit)
+        state.add_callback_handler(NoConnectionInWords())  # init begins with none
+
+    state.init = initialise_with_boxes  # type: ignore[method-assign]
+    context.call_on_close(lambda: end_in_words(sys.exc_info()[1], context.params))
+    signal.signal(signal.SIGINT, interrupted)
+
+
+def judge_boxes(
+    every: Sequence[str], limited: Iterable[object] | None, options: dict[str, Any]
+) -> Refusal | None:
+    """Why there is no box to work on; None when there is one. options: pyinfra's own."""
+    expected = "at least one box to look at"
+    if not every:
+        return Refusal(
+            f"no box in {options['inventory']!r}",
+            expected,
+            "name your box in the file `inventory`, and run `pyinfra inventory deploy.py`",
+        )
+    if limited is not None and not list(limited):
+        words = [f"--{key} {text}" for key in ("limit", "exclude") for text in options[key]]
+        return Refusal(
+            f"no box is left by {' '.join(words)}",
+            expected,
+            f"name one of: {', '.join(every)}",
+        )
+    return None
+
+
+def end_in_words(error: BaseException | None, options: dict[str, Any]) -> None:
+    """At the end of a run: say what it was, where it would end with 0 or with a traceback."""
+    if nobody_pressed_enter(error):
+        if not state.failed_hosts:
+            end(
+                Refusal(
+                    "no terminal to press Enter on, and no -y",
+                    "a word that the plan above is to be carried out",
+                    "look at it with --dry, then run with -y (or set PYINFRA_YES=1)",
+                )
+            )
+        sys.exit(1)  # what failed was said; nobody is there to go on without it
+    if isinstance(error, SystemExit) and not error.code and declined(options):
+        logger.error("Nothing was carried out: Enter alone does it.")
+        sys.exit(1)
+
+
+def nobody_pressed_enter(error: BaseException | None) -> bool:
+    """Whether pyinfra's prompt met the end of its input (a lost connection is an EOFError too)."""
+    cause = getattr(error, "exception", None)
+    frames = traceback.extract_tb(cause.__traceback__) if isinstance(cause, EOFError) else []
+    return bool(frames) and frames[-1].name == "_do_confirm"
+
+
+def declined(options: dict[str, Any]) -> bool:
+    """Whether a run stopped between the plan and the work that it was asked for."""
+    only_looks = ("dry", "json_output", "debug_facts", "debug_operations")
+    looks = any(options[name] for name in only_looks) or not options["operations"][0].endswith(
+        ".py"
+    )
+    return state.initialised and state.current_stage is StateStage.Prepare and not looks
+
+
+def interrupted(number: int, frame: FrameType | None) -> None:
+    logger.error("Interrupted. Long work goes on over there; the next run finds it.")
+    sys.exit(1)
+
+
+def end(refusal: Refusal) -> None:
+    for line in str(refusal).splitlines():
+        label, text = line[:9], line[10:]
+        logger.error(f"{click.style(label, bold=True)} {text}")
+    sys.exit(1)

@@ -1,0 +1,63 @@
+"""What a run said when it refused, as a person reads it, and what a box was like beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tests.rehearsal import fingerprint
+from tests.rehearsal.box import Box
+from tests.rehearsal.provision import Deploy
+
+LINE = re.compile(r"^ *\[(?P<box>[^]]+)\] (?P<label>found|expected|do|) +(?P<text>\S.*)$")
+
+
+@dataclass
+class Said:
+    """One refusal of the log, its lines joined by a blank."""
+
+    box: str
+    found: str = ""
+    expected: str = ""
+    do: str = ""
+
+
+def refusals_in(ended: Deploy) -> list[Said]:
+    """Every refusal of a run, in order, read from the run's own log."""
+    said: list[Said] = []
+    label = ""
+    for line in ended.log.splitlines():
+        match = LINE.match(line)
+        if match is None:
+            label = ""
+        elif match["label"] == "found":
+            label = "found"
+            said.append(Said(match["box"], found=match["text"]))
+        elif match["label"]:
+            label = match["label"]
+            setattr(said[-1], label, match["text"])
+        elif label:  # a further line of the same part
+            setattr(said[-1], label, f"{getattr(said[-1], label)} {match['text']}")
+    return said
+
+
+def the_one_refusal(ended: Deploy) -> Said:
+    """The only refusal of a run that ended with 1, in words, with all its three parts."""
+    refusals = refusals_in(ended)
+    assert ended.code == 1, ended.said
+    assert "Traceback" not in ended.said, ended.said
+    assert len(refusals) == 1, ended.said
+    assert refusals[0].found and refusals[0].expected and refusals[0].do, ended.said
+    return refusals[0]
+
+
+@contextmanager
+def untouched(*boxes: Box) -> Iterator[None]:
+    """Sees that each box is in the end exactly what it was in the beginning."""
+    before = {box: fingerprint.taken(box) for box in boxes}
+    yield
+    for box in boxes:
+        changes = before[box].changes(fingerprint.taken(box))
+        assert not changes, "\n".join([f"{box.name} is not as it was:", *changes])
