@@ -2,10 +2,11 @@
 
 from pyinfra import config
 
-from tasks import exit_codes, fact_pipelining
+from tasks import call_order, exit_codes, fact_pipelining
 
 config.REQUIRE_PYINFRA_VERSION = "==3.10.0"
 config.SUDO = True
 
+call_order.quick()
 fact_pipelining.enable()
 exit_codes.watch()

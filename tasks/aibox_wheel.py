@@ -12,8 +12,6 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-from hatchling.build import build_wheel
-
 from tasks.box import PROJECT
 
 LOCK = PROJECT / "group_data/locks/aibox.txt"
@@ -47,6 +45,8 @@ def parcel() -> str:
 
 def wheel_in(folder: str) -> str:
     """Build the wheel into a folder; hatchling reads the project in the working directory."""
+    from hatchling.build import build_wheel  # noqa: PLC0415  slow, and seldom needed
+
     before = Path.cwd()
     os.chdir(PROJECT)
     try:

@@ -58,6 +58,9 @@ install() {
     pip="$new/bin/python -m pip --disable-pip-version-check --no-cache-dir -q install"
     $pip --require-hashes --only-binary :all: -r "$new/parcel/aibox.txt"
     $pip --no-deps --no-index "$new"/parcel/*.whl
+    # What came from the distribution's own Python goes: the rest is the same on every box.
+    "$new/bin/python" -m pip --disable-pip-version-check -qq uninstall -y pip setuptools
+    rm -f "$new"/bin/[Aa]ctivate*
     sync -f "$new"
     touch "$new/complete"
   fi

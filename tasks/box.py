@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from aibox.decide import manifest
 from aibox.decide.server import Serving, environment
 from aibox.decide.unit import server_command
 from aibox.settings import ReleaseLock, Settings
@@ -14,7 +15,7 @@ from aibox.settings import ReleaseLock, Settings
 PROJECT = Path(__file__).resolve().parent.parent
 AIBOX_FOLDER = "/opt/aibox"
 AIBOX = f"{AIBOX_FOLDER}/current/bin/aibox"
-STATE_FOLDER = "/var/lib/aibox"
+STATE_FOLDER = manifest.STATE_FOLDER
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from pyinfra.connectors.util import extract_control_arguments, make_unix_command
 
 from aibox.box import deploy_lock
 from aibox.decide.refusal import Refusal
+from tasks import fact_pipelining
 from tasks.operations import Commands, connector_arguments, refused
 from tasks.progress import duration
 
@@ -67,6 +68,7 @@ def take(box: Host) -> Refusal | None:
     if not answer["held"]:
         return busy(answer["by"])
     box.connector_data["deploy_lock"] = connection  # closed with this process, not before
+    fact_pipelining.forget()  # what the box was before the lock, another run may have changed
     return None
 
 

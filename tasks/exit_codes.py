@@ -10,6 +10,7 @@ inventory deploy.py` is the whole of this project; without --chdir these five ar
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import traceback
@@ -103,6 +104,7 @@ def declined(options: dict[str, Any]) -> bool:
 
 
 def interrupted(number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGINT, lambda *_: os._exit(1))  # pressed again: at once, whatever is left
     logger.error("Interrupted. Long work goes on over there; the next run finds it.")
     sys.exit(1)
 

@@ -15,8 +15,10 @@ The mechanism
 What a run asks hardly differs from what the last one asked. So the *questions* of a run (never the
 answers) are remembered on control. At the first fact of a phase, all remembered questions with the
 same connector arguments (sudo, user, shell, directory, environment) travel to the host together, in
-one command, and run there side by side; facts are answered from what came back. A question that was
-not foreseen is asked plainly, as without this module, and is foreseen the next time.
+one command, and run there side by side; facts are answered from what came back. Where that command
+is one of the login user's, the batches for other arguments ride along: a deploy that first asks as
+the login user, then as root, still sends one command. A question that was not foreseen is asked
+plainly, as without this module, and is foreseen the next time.
 
 `enable` wraps `Host.get_fact` (to know what is a fact), `run_shell_command`, `put_file`, `get_file`
 and `rsync` of the ssh and local connectors, and `FunctionCommand.execute`. Facts, operations and
@@ -108,7 +110,13 @@ from pyinfra.api import FunctionCommand, Host, StringCommand
 from pyinfra.connectors.base import BaseConnector
 from pyinfra.connectors.local import LocalConnector
 from pyinfra.connectors.ssh import SSHConnector
-from pyinfra.connectors.util import SUDO_PASSWORD_REQUIRED_LINES, CommandOutput, OutputLine
+from pyinfra.connectors.util import (
+    SUDO_PASSWORD_REQUIRED_LINES,
+    CommandOutput,
+    OutputLine,
+    extract_control_arguments,
+    make_unix_command,
+)
 
 WORKERS = 8  # questions that run at once on a host
 MAX_AGE_S = 20.0  # of an answer, counted from when its question was sent
@@ -122,6 +130,9 @@ PLAIN_ARGUMENTS = (
     *("_timeout", "_stdin", "_get_pty", "_retry_until"),
     *("_su_user", "_doas", "_dzdo", "_use_sudo_login"),
 )
+PASSWORDS = {"_sudo_password", "_su_password"}
+# With any of these a command runs elsewhere, or as somebody else, than the connection itself.
+ELSEWHERE = {"_sudo", "_dzdo", "_env", "_chdir"}
 CONNECTORS: tuple[type[BaseConnector], ...] = (SSHConnector, LocalConnector)
 
 Ran = tuple[bool, CommandOutput]
@@ -165,8 +176,8 @@ def given(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def without_secrets(question: Question) -> Question:
     """The question as it may be written down: what is in the environment, and passwords, is not."""
     arguments = json.loads(question.arguments)
-    arguments.pop("_sudo_password", None)
-    arguments.pop("_su_password", None)
+    for name in PASSWORDS & set(arguments):
+        arguments[name] = True
     if "_env" in arguments:
         arguments["_env"] = sorted(arguments["_env"])
     return Question(json.dumps(arguments, sort_keys=True), question.command)
@@ -212,19 +223,33 @@ echo 'end {token}'
 """
 
 
-def script(questions: Sequence[Question], token: str) -> str:
-    """The shell script that asks all the questions. They have their arguments in common."""
-    shell = json.loads(questions[0].arguments).get("_shell_executable", "sh")
-    functions = [
-        f"q{number}() {{ exec {shell} -c {shlex.quote(question.command)}; }}"
-        for number, question in enumerate(questions)
-    ]
-    return SCRIPT.format(
-        questions="\n".join(functions),
-        count=len(questions),
-        workers=" | ".join(["work"] * min(WORKERS, len(questions))),
-        token=token,
-    )
+@dataclass(frozen=True)
+class Batch:
+    """Commands with the same arguments, asked at once. token: what marks this batch's answers."""
+
+    arguments: str
+    times: Times
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def script(self, *riders: str) -> str:
+        """The shell script that asks all the questions. riders: commands asked beside them."""
+        shell = json.loads(self.arguments).get("_shell_executable", "sh")
+        commands = [f"{shell} -c {shlex.quote(command)}" for command in self.times]
+        commands += [f"sh -c {shlex.quote(command)}" for command in riders]
+        functions = [f"q{number}() {{ exec {text}; }}" for number, text in enumerate(commands)]
+        return SCRIPT.format(
+            questions="\n".join(functions),
+            count=len(commands),
+            workers=" | ".join(["work"] * min(WORKERS, len(commands))),
+            token=self.token,
+        )
+
+    def as_rider(self) -> str:
+        """A command that asks this batch from within another one."""
+        arguments = json.loads(self.arguments)
+        extract_control_arguments(arguments)
+        command = make_unix_command(StringCommand(UNPACK_AND_RUN), **arguments)
+        return f"printf %s {shlex.quote(packed(self.script()))} | {command.get_raw_value()}"
 
 
 def packed(text: str) -> str:
@@ -249,11 +274,31 @@ class Answer:
         return self.code in (success_exit_codes or (0,)), output
 
 
-def answers_in(output: CommandOutput, token: str, count: int, until: float) -> list[Answer | None]:
-    """The answers that came back, in order; None for each that is to be asked again, plainly.
+def answers_in(
+    output: CommandOutput, batch: Batch, riders: Sequence[Batch], until: float
+) -> dict[Question, Answer]:
+    """The answers that came back. What is missing is to be asked again, plainly.
 
-    Raises BatchError when anything is not as `script` would have made it.
+    Raises BatchError when anything is not as the script would have made it.
     """
+    files, before = framed(output, batch.token, len(batch.times) + len(riders))
+    answers = {}
+    for number, (command, times) in enumerate(batch.times.items()):
+        answer = answer_from(files, str(number), before, until, times)
+        if answer:
+            answers[Question(batch.arguments, command)] = answer
+    for number, rider in enumerate(riders, len(batch.times)):
+        answer = answer_from(files, str(number), before, until)
+        if answer and answer.code == 0:
+            with suppress(BatchError):
+                answers |= answers_in(answer.told(None)[1], rider, (), until)
+    return answers
+
+
+def framed(
+    output: CommandOutput, token: str, count: int
+) -> tuple[dict[str, bytes], list[tuple[str, str]]]:
+    """The files that a batch sent, and what was said before it."""
     said = output.stdout_lines
     try:
         begin, end = said.index(f"answers {token}"), said.index(f"end {token}")
@@ -265,8 +310,7 @@ def answers_in(output: CommandOutput, token: str, count: int, until: float) -> l
     if files.get("complete", b"").strip() != str(count).encode():
         raise BatchError("answers without their mark")
     before = [("stdout", line) for line in said[:begin]]
-    before += [("stderr", line) for line in output.stderr_lines]
-    return [answer_from(files, str(number), before, until) for number in range(count)]
+    return files, before + [("stderr", line) for line in output.stderr_lines]
 
 
 def unpacked(text: str) -> dict[str, bytes]:
@@ -284,7 +328,11 @@ def unpacked(text: str) -> dict[str, bytes]:
 
 
 def answer_from(
-    files: Mapping[str, bytes], name: str, before: Sequence[tuple[str, str]], until: float
+    files: Mapping[str, bytes],
+    name: str,
+    before: Sequence[tuple[str, str]],
+    until: float,
+    times: int = 1,
 ) -> Answer | None:
     try:
         code = int(files[f"{name}.code"])
@@ -296,7 +344,7 @@ def answer_from(
         return None  # a signal ended it, or so it looks; each connector has its own word for that
     if code and any(line.strip() in SUDO_PASSWORD_REQUIRED_LINES for _, line in lines):
         return None  # the connector would ask the person
-    return Answer(code, tuple(lines), until, times=1)
+    return Answer(code, tuple(lines), until, times)
 
 
 def lines_of(output: bytes) -> list[str]:
@@ -319,6 +367,7 @@ class Noted:
 
 
 Phase = dict[Question, Noted]
+Times = dict[str, int]  # commands, and how often each is expected
 
 
 def memory_folder() -> Path:
@@ -346,16 +395,13 @@ class Memory:
     def note(self, phase: str, question: Question) -> None:
         self.asked.setdefault(phase, {}).setdefault(without_secrets(question), Noted()).times += 1
 
-    def foreseen(self, phase: str, like: Question) -> dict[str, int]:
-        """The commands to be expected with the arguments of `like`, and how often."""
+    def foreseen(self, phase: str) -> dict[str, Times]:
+        """The commands to be expected: by their arguments (without secrets), and how often."""
         lender = {"plan": "execute", "execute": "plan"}.get(phase, phase)
-        known = self.known.get(phase) or self.known.get(lender) or {}
-        arguments = without_secrets(like).arguments
-        return {
-            question.command: noted.times
-            for question, noted in known.items()
-            if question.arguments == arguments
-        }
+        expected: dict[str, Times] = {}
+        for question, noted in (self.known.get(phase) or self.known.get(lender) or {}).items():
+            expected.setdefault(question.arguments, {})[question.command] = noted.times
+        return expected
 
     def keep(self) -> None:
         """Write down what was asked, and what earlier runs asked that may come again."""
@@ -522,12 +568,8 @@ class Pipelining:
         memory.note(phase, question)
         if self.over or connector in self.failed:
             return None
-        known = self.known_of(connector, phase)
-        if question.arguments not in known.batched:
-            known.batched.add(question.arguments)
-            times = {question.command: 1, **memory.foreseen(phase, question)}
-            if len(times) > 1:
-                self.batch(run, connector, question, times, arguments)
+        if question.arguments not in self.known_of(connector, phase).batched:
+            self.batch(run, connector, question, memory.foreseen(phase), arguments)
         answer = self.known_of(connector, phase).answers.get(question)
         usable = answer and answer.times > 0 and time.monotonic() < answer.until
         return answer if usable else None
@@ -549,48 +591,69 @@ class Pipelining:
         self,
         run: Run,
         connector: BaseConnector,
-        like: Question,
-        times: Mapping[str, int],
+        asked: Question,
+        foreseen: dict[str, Times],
         arguments: Mapping[str, Any],
     ) -> None:
-        """Ask all these commands at once, with the arguments of `like`, and keep the answers."""
+        """Ask what is foreseen together with what is asked now, and keep the answers."""
         known = self.known_of(connector, phase_of(connector))
-        questions = [Question(like.arguments, command) for command in times]
+        known.batched.add(asked.arguments)
+        own = foreseen.pop(without_secrets(asked).arguments, {})
+        batch = Batch(asked.arguments, {asked.command: 1, **own})
+        riders = [
+            Batch(words, times)
+            for words, times in foreseen.items()
+            if words not in known.batched and may_ride(words, asked, connector)
+        ]
+        if len(batch.times) + len(riders) < 2:
+            return
         self.counts.commands += 1
         self.counts.batches += 1
         try:
-            answers = ask(run, connector, questions, arguments)
+            answers = ask(run, connector, batch, riders, arguments)
         except (BatchError, OSError, EOFError, SSHException) as error:
             logger.debug("Facts are asked plainly on %s: %s", connector.host.name, error)
             self.counts.failed_batches += 1
             self.failed.add(connector)
             return
-        if self.known.get(connector) is not known:
-            return  # dropped while it was under way
-        for question, answer in zip(questions, answers, strict=True):
-            if answer:
-                answer.times = times[question.command]
-                known.answers[question] = answer
+        if self.known.get(connector) is known:  # else: dropped while it was under way
+            known.answers |= answers
+            known.batched |= {question.arguments for question in answers}
+
+
+def may_ride(words: str, asked: Question, connector: BaseConnector) -> bool:
+    """Whether a batch with these arguments can be asked from within the one of `asked`.
+
+    It must start from where the connection starts, and must need no password and no environment,
+    which are not remembered.
+    """
+    arguments = json.loads(words)
+    prompted = connector.host.connector_data.get("prompted_sudo_password")
+    return not (
+        ELSEWHERE & set(json.loads(asked.arguments))
+        or (PASSWORDS | {"_env"}) & set(arguments)
+        or (prompted and arguments.get("_sudo"))
+    )
 
 
 def ask(
     run: Run,
     connector: BaseConnector,
-    questions: Sequence[Question],
+    batch: Batch,
+    riders: Sequence[Batch],
     arguments: Mapping[str, Any],
-) -> list[Answer | None]:
-    """Send one batch through the connector's own `run_shell_command`."""
-    token = secrets.token_hex(8)
+) -> dict[Question, Answer]:
+    """Send a batch, and others within it, through the connector's own `run_shell_command`."""
     until = time.monotonic() + MAX_AGE_S
     own = {
-        "_stdin": packed(script(questions, token)),
+        "_stdin": packed(batch.script(*(rider.as_rider() for rider in riders))),
         "_timeout": BATCH_TIMEOUT_S,
         "_success_exit_codes": [0],
     }
     ok, output = run(connector, StringCommand(UNPACK_AND_RUN), False, False, **{**arguments, **own})
     if not ok:
         raise BatchError("the batch failed")
-    return answers_in(output, token, len(questions), until)
+    return answers_in(output, batch, riders, until)
 
 
 def phase_of(connector: BaseConnector) -> str:
@@ -627,11 +690,12 @@ def finish(pipelining: Pipelining) -> None:
     logger.debug("Fact pipelining: %s", json.dumps(asdict(pipelining.counts)))
 
 
-def memory_file(host: str) -> Path:
+def memory_file(host: str, deploys: Sequence[str] | None = None) -> Path:
     """One file for a host in a project: the working directory and the deploy files named."""
-    context = click.get_current_context(silent=True)
-    words = list(context.params.get("operations", ())) if context else []
-    key = json.dumps([str(Path.cwd()), words, host])
+    if deploys is None:
+        context = click.get_current_context(silent=True)
+        deploys = context.params.get("operations", ()) if context else ()
+    key = json.dumps([str(Path.cwd()), list(deploys), host])
     return memory_folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import difflib
+import hashlib
 import json
 from collections.abc import Generator
 from pathlib import PurePosixPath
@@ -15,9 +16,10 @@ from pyinfra import host, logger, state
 from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand, operation
 from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
 from pyinfra.api.command import PyinfraCommand
-from pyinfra.operations import apt
+from pyinfra.operations import apt, server, systemd
 
 from aibox.decide.refusal import Refusal
+from tasks import ledger
 from tasks.facts import LaidFile, ListsAge
 from tasks.progress import ProgressLine
 
@@ -61,12 +63,28 @@ def laid_down(
     The new file is written beside the old one, owner and mode first, and renamed over it when it
     is on the disk. The content travels on standard input: it is in no argument and no log.
     """
+    sha256 = None if secret else hashlib.sha256(content).hexdigest()
+    told = {"user": user, "group": group, "mode": mode, "sha256": sha256}
+    ledger.of(host).files[path] = told
+    yield from file_in_place(path, content, user, group, mode, shown=not secret)
+
+
+def file_in_place(
+    path: str,
+    content: bytes,
+    user: str = "root",
+    group: str = "root",
+    mode: str = "644",
+    *,
+    shown: bool = False,
+) -> Commands:
+    """What `laid_down` does, for a file that the ledger does not hold; --diff shows it if asked."""
     found = host.get_fact(LaidFile, path=path)
     wanted = {"user": user, "group": group, "mode": mode, "content": content}
     if found == wanted:
         host.noop(f"{path} is as it should be")
         return
-    if state.config.DIFF and not secret and not state.is_executing:
+    if state.config.DIFF and shown and not state.is_executing:
         show_difference(path, found["content"] if found else b"", content)
     yield StringCommand(
         write_command(path, user, group, mode),
@@ -106,11 +124,37 @@ def show_difference(path: str, old: bytes, new: bytes) -> None:
 
 @operation()
 def packages(names: list[str]) -> Commands:
-    """Packages of the distribution; the lists are renewed first, where they are stale."""
+    """Packages of the distribution; the lists are renewed first, where they are stale.
+
+    A name may ask for a version: "name=version".
+    """
+    for name, _, version in (name.partition("=") for name in names):
+        ledger.of(host).packages[name] = version or None
     installing = list(apt.packages._inner(packages=names, no_recommends=True))
     if installing and not host.get_fact(ListsAge):
         yield "apt-get update -q"
     yield from installing
+
+
+# --- users and units ---------------------------------------------------------------------------
+
+
+@operation()
+def service_user(user: str, home: str) -> Commands:
+    """A user that a service runs as: no login, and alone in a group of its own name."""
+    shell = "/usr/sbin/nologin"
+    ledger.of(host).users[user] = {"home": home, "shell": shell}
+    ledger.of(host).groups[user] = [user]
+    yield from server.user._inner(
+        user=user, home=home, shell=shell, system=True, create_home=False, ensure_home=False
+    )
+
+
+@operation()
+def starts_at_boot(unit: str) -> Commands:
+    """A unit that is enabled; whether it runs now is not this operation's matter."""
+    ledger.of(host).units[unit] = {"enabled": True}
+    yield from systemd.service._inner(service=unit, running=None, enabled=True)
 
 
 # --- long work ---------------------------------------------------------------------------------

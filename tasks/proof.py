@@ -10,6 +10,8 @@ from pyinfra.api import FunctionCommand, Host, State, deploy, operation
 
 from aibox.decide.refusal import Refusal
 from aibox.decide.server import proof_is_owed
+from aibox.decide.standing import mtp, shortened, speed
+from tasks import deployed
 from tasks.box import AIBOX, Box
 from tasks.operations import Commands, call_aibox, say_refusal
 from tasks.server import server_state
@@ -18,6 +20,7 @@ from tasks.server import server_state
 @deploy("Proof")
 def served(box: Box) -> None:
     proven(name="A completion, with accepted drafts", box=box)
+    deployed.recorded(name="The record of what was laid down", box=box)
     last_screen(name="The last screen", box=box)
 
 
@@ -61,27 +64,7 @@ def screen(box: Box, found: dict[str, Any]) -> list[tuple[str, str]]:
         ("release", f"vLLM {box.release.release_id}"),
         ("answered", f"{shortened(proof.get('text', ''))!r}"),
         ("speed", f"{speed(proof)} in the last proof"),
-        ("MTP", mtp(box, proof)),
+        ("MTP", mtp(box.speculative, proof)),
     ]
     over_there = "" if host.name == "@local" else f"ssh {host.name} "
     return [*rows, ("next", f"{over_there}journalctl -fu {box.settings.server_unit}")]
-
-
-def shortened(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def speed(proof: dict[str, Any]) -> str:
-    if not proof.get("seconds"):
-        return "not measured"
-    rate = proof["tokens"] / proof["seconds"]
-    return f"{rate:.1f} tokens/s ({proof['tokens']} tokens, prefill included)"
-
-
-def mtp(box: Box, proof: dict[str, Any]) -> str:
-    if not box.speculative:
-        return "off"
-    drafted, accepted = proof.get("draft_tokens") or 0, proof.get("accepted") or 0
-    if not drafted:
-        return "on, no drafts yet"
-    return f"on: {accepted:.0f} of {drafted:.0f} draft tokens accepted ({accepted / drafted:.0%})"

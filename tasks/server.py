@@ -8,38 +8,24 @@ from typing import Any
 import jinja2
 from pyinfra import host
 from pyinfra.api import deploy, operation
-from pyinfra.operations import server, systemd
 
 from aibox.decide.server import is_starting, reasons_to_restart
 from aibox.decide.unit import exec_start, systemd_assignment
 from tasks.box import AIBOX, PROJECT, Box
 from tasks.facts import Probe
-from tasks.operations import Commands, job_command, laid_down
+from tasks.operations import Commands, job_command, laid_down, service_user, starts_at_boot
 
 
 @deploy("Server")
 def running(box: Box) -> None:
     user = box.settings.server_user
-    server.user(
-        name=f"User {user}",
-        user=user,
-        home=f"/var/lib/{box.settings.server_unit}",
-        shell="/usr/sbin/nologin",
-        system=True,
-        create_home=False,
-        ensure_home=False,
-    )
+    service_user(name=f"User {user}", user=user, home=f"/var/lib/{box.settings.server_unit}")
     laid_down(
         name=f"Unit {box.unit}",
         path=box.unit_file,
         content=unit_text(box).encode(),
     )
-    systemd.service(
-        name=f"{box.unit} starts at boot",
-        service=box.unit,
-        running=None,
-        enabled=True,
-    )
+    starts_at_boot(name=f"{box.unit} starts at boot", unit=box.unit)
     switched(name=f"{box.unit} runs what the card says", box=box)
 
 

@@ -1,23 +1,44 @@
 """`aibox`: the provisioner's own command on the box. Called by the deploy and by the server's unit.
 
-Exit codes: 0 done, 1 failed or refused.
+Exit codes: 0 done, 1 failed or refused; 2 only from compare: the two boxes differ.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
 
-from aibox.box import fetch, job, prove, ready, release, switch
+from aibox.box import fetch, job, prove, ready, release, status, switch
 
 VERBS = {"release": release.build, "weights": fetch.fetch, "switch": switch.switch}
 
 
+class Parser(argparse.ArgumentParser):
+    """Ends with 1 where argparse would with 2, which has a meaning here."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(1, f"{self.prog}: {message}\n")
+
+
 def main(words: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="aibox", description=__doc__)
+    asked = parser().parse_args(words)
+    try:
+        return answered(asked)
+    except KeyboardInterrupt:
+        return 1
+    except BrokenPipeError:  # whoever read has gone; so must what is still to be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def parser() -> Parser:
+    parser = Parser(prog="aibox", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
     jobs = verbs.add_parser("job", help="long work: start it, look at it, do it")
     jobs.add_argument("act", choices=("start", "look", "work"))
@@ -28,11 +49,24 @@ def main(words: list[str] | None = None) -> int:
     waiting.add_argument("--pid", type=int, required=True)
     waiting.add_argument("--port", type=int, required=True)
     waiting.add_argument("--seconds", type=float, required=True)
-    asked = parser.parse_args(words)
+    standing = verbs.add_parser("status", help="what serves here; 1 when nothing does")
+    standing.add_argument("--manifest", action="store_true", help="what this box is made of, JSON")
+    standing.add_argument("--full", action="store_true", help="read the weights anew for it")
+    comparing = verbs.add_parser("compare", help="two manifests: 0 the same, 2 different")
+    comparing.add_argument("first", type=Path, metavar="A.json")
+    comparing.add_argument("second", type=Path, metavar="B.json")
+    return parser
+
+
+def answered(asked: argparse.Namespace) -> int:
     if asked.verb == "ready":
         return ready.wait(asked.pid, asked.port, asked.seconds)
     if asked.verb == "job" and asked.act == "work":
         return job.work(asked.name, VERBS)
+    if asked.verb == "status":
+        return status.status(as_manifest=asked.manifest, full=asked.full)
+    if asked.verb == "compare":
+        return status.compare(asked.first, asked.second)
     answer = {"job": answer_job, "vram": answer_vram, "prove": answer_prove}[asked.verb](asked)
     print(json.dumps(answer))
     return 0

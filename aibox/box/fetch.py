@@ -176,7 +176,8 @@ def aria2(work: Path, paths: list[str], spec: Spec) -> tuple[int, str]:
 
 
 def download_error(code: int, said: str, address: str, work: Path) -> OSError | JobError:
-    if code == ARIA2_DISK_FULL:
+    # aria2 ends with the code of the download that ended last, and another one may be to blame
+    if code == ARIA2_DISK_FULL or os.strerror(errno.ENOSPC) in said:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(work))
     reason = re.search(r"errorCode=\d+ (?!URI=)(.*)", said)
     found = ARIA2.get(code) or (reason[1] if reason else "the download stopped")

@@ -14,12 +14,14 @@ from aibox.box.probe import unit_properties
 # What a starting vLLM is doing, by the words in its journal, in the order they appear.
 STEPS = (
     (re.compile(r"Loading safetensors|Loading weights|Starting to load model"), "loading weights"),
-    (re.compile(r"torch\.compile|Compiling a graph|Dynamo bytecode"), "compiling"),
+    # not just "torch.compile": an eager start says that it is off
+    (re.compile(r"for the compilation|Dynamo bytecode|Compiling a graph|AOT compile"), "compiling"),
     (re.compile(r"Capturing CUDA graphs|Graph capturing|CUDA graph capture"), "capturing graphs"),
     (re.compile(r"Starting vLLM server|Application startup complete"), "opening the port"),
 )
 LOG_PREFIX = re.compile(r"^\([^)]* pid=\d+\) (?:\w+ [\d-]+ [\d:]+ \[[^\]]*\] ?)?")
-FAULT = re.compile(r"^[\w.]*(Error|Exception|error)\b.*: .")
+# An exception as Python prints it, or a refused flag: `vllm serve: error: argument --port: …`.
+FAULT = re.compile(r"^(?:[\w.]*(?:Error|Exception|error)\b.*|[\w./ -]+: error): .")
 # Said by every failed start, whatever the cause.
 CONSEQUENCES = ("Engine core initialization failed", "WorkerProc initialization failed")
 
@@ -91,9 +93,10 @@ def journal(unit: str, since: float) -> list[str]:
 
 
 def ended(unit: str, began: float) -> JobError:
-    said = "\n".join(faults_in(journal(unit, began))) or "nothing in the journal"
+    lines = journal(unit, began)
+    said = "\n".join(faults_in(lines) or lines[-3:]) or "nothing"
     return JobError(
-        f"{unit} ended before it served. Its last errors:\n{said}",
+        f"{unit} ended before it served. The last it said:\n{said}",
         "a server that stays up and answers /health",
         f"mend the cause; the whole log: sudo journalctl -u {unit}",
     )

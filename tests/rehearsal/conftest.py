@@ -89,9 +89,10 @@ def hub(bridge: str) -> Iterator[Hub]:
 @pytest.fixture(autouse=True)
 def _healthy_hub(request: pytest.FixtureRequest) -> Iterator[None]:
     """No test inherits the faults that another one set."""
+    hub = request.getfixturevalue("hub") if "hub" in request.fixturenames else None
     yield
-    if "hub" in request.fixturenames:
-        request.getfixturevalue("hub").ctl(reset=True)
+    if hub is not None:
+        hub.ctl(reset=True)
 
 
 @pytest.fixture(scope="session")

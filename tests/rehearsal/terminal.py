@@ -51,13 +51,21 @@ class Terminal:
         return COLOURS.sub("", self.shown.decode(errors="replace")).replace("\r", "")
 
     def wait_for(self, text: str, timeout_s: float = 60) -> None:
-        """Read until the text stands there, once more than it was answered before."""
+        """Read until the text stands there."""
         end = time.monotonic() + timeout_s
         while text not in self.said:
             assert time.monotonic() < end and self.read(), f"no {text!r} in:\n{self.said}"
 
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
+
+    def interrupt(self, until: str, timeout_s: float = 30) -> None:
+        """Press Ctrl-C until it is answered: one that comes just before Python reads is missed."""
+        end = time.monotonic() + timeout_s
+        while until not in self.said:
+            assert time.monotonic() < end, self.said
+            self.type("\x03")
+            self.read()
 
     def ended(self, timeout_s: float = 120) -> int:
         """Read to the end; the exit code."""

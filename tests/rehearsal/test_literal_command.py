@@ -144,9 +144,10 @@ def test_the_plan_is_shown_and_enter_builds_the_box(control: Control, box: Box) 
 
 
 def test_it_finds_nothing_to_do_then_from_any_folder(control: Control, tmp_path: Path) -> None:
+    """`pyinfra inventory deploy.py --dry`, and the same from elsewhere in two ways."""
     project = control.project
     for done in (
-        control.run(*"pyinfra inventory deploy.py --dry".split()),
+        control.run(*LITERAL, "--dry"),
         control.run(
             *f"pyinfra --chdir {project} --dry inventory deploy.py".split(), folder=tmp_path
         ),
@@ -171,9 +172,9 @@ def test_anything_but_enter_declines(control: Control) -> None:
 def test_ctrl_c_is_no_success(control: Control) -> None:
     with control.terminal(*LITERAL) as run:
         run.wait_for(PROMPT)
-        run.type("\x03")
+        run.interrupt(until="Interrupted")
+        run.type("\x03")  # and once more, while it ends
         assert run.ended() == 1, run.said
-    assert "Interrupted" in run.said
     assert "Traceback" not in run.said
 
 
@@ -184,6 +185,13 @@ def test_nobody_to_press_enter_is_said_in_words(control: Control) -> None:
     assert "PYINFRA_YES=1" in done.stderr
     assert not (control.project / "pyinfra-debug.log").exists()
     assert control.run(*LITERAL, PYINFRA_YES="1").returncode == 0
+
+
+def test_nobody_to_ask_whether_to_go_on_without_a_box_that_failed(control: Control) -> None:
+    done = control.run("pyinfra", "ai-box,127.0.0.9", "deploy.py")
+    assert done.returncode == 1, done.stderr
+    assert "no ssh connection" in done.stderr
+    assert "Loading: deploy.py" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -177,3 +177,12 @@ def test_one_job_at_a_time(box: Box, slow_wheel: Hub, next_lock: Callable[[], Da
     box.run("systemctl stop aibox-release")  # as the refusal said
     slow_wheel.ctl(reset=True)
     ended_well(box, deploy({box: second}, "-y"), second)
+
+
+def test_a_box_that_can_start_no_job_says_why(box: Box, hub: Hub) -> None:
+    spec = jobs.wanted(standin(hub.url)).release_spec
+    box.run("chmod a-x /usr/bin/systemd-run")
+    answer = jobs.start(box, "release", spec)
+    box.run("chmod a+x /usr/bin/systemd-run")
+    assert not answer["ok"]
+    assert answer["refusal"]["found"] == "Permission denied at systemd-run"

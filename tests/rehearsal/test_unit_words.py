@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import runpy
 import string
 import tarfile
 from collections.abc import Iterator
@@ -16,12 +15,10 @@ from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from aibox.decide.unit import exec_start, systemd_assignment
-from aibox.settings import ReleaseLock, load_settings, release_lock
-from tasks.box import Box as Wanted
 from tasks.server import unit_text
+from tests.rehearsal import jobs
 from tests.rehearsal.box import Box
-from tests.rehearsal.machine import CHECKOUT
-from tests.rehearsal.provision import HERE, standin
+from tests.rehearsal.provision import standin
 
 Environment: TypeAlias = dict[str, str]
 
@@ -220,26 +217,13 @@ NASTY_ENVIRONMENT = {
     "W_BLANK": " x  y ",
     "W_WORDS": "ünï→ # ; =",
 }
-FOLDER = "/opt/words/releases"
-
-
-def settings_with(flags: dict[str, Any], environment: Environment) -> Wanted:
-    """The box as the settings want it, loaded as a deploy loads them."""
-    data: dict[str, Any] = {}
-    for folder in (CHECKOUT, HERE):
-        data |= runpy.run_path(str(folder / "group_data/all.py"))
-    data = {name: value for name, value in data.items() if not name.startswith("_")}
-    data |= {**standin("http://127.0.0.1:1"), "releases_folder": FOLDER}
-    data |= {"serve": flags, "server_environment": environment}
-    loaded = load_settings({"box": data}, CHECKOUT, ())["box"]
-    lock = release_lock(loaded, "3.11")
-    assert isinstance(lock, ReleaseLock), lock
-    return Wanted(loaded, lock)
 
 
 def the_products_unit_says_what_the_settings_say(box: Box) -> None:
     """With a program that shows its words in the place of vLLM, and an aibox that is content."""
-    wanted = settings_with(NASTY_FLAGS, NASTY_ENVIRONMENT)
+    data = {**standin("http://127.0.0.1:1"), "releases_folder": "/opt/words/releases"}
+    nasty = {"serve": NASTY_FLAGS, "server_environment": NASTY_ENVIRONMENT}
+    wanted = jobs.wanted({**data, **nasty})
     program = f"{wanted.release_folder}/bin/vllm"
     put(
         box,

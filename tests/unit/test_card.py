@@ -70,7 +70,11 @@ WRONG_CARDS = [
     ("with_mtp: trust", "with_mtp: maybe", "expected trust or off"),
     ("with_mtp: trust", "with_mtp: on", "prefix_cache_with_mtp: found True (true/false)"),
     ("max_tokens: 64", "max_tokens: 0", "probe.max_tokens: found 0 (a whole number)"),
-    ('"18,\\\\s*19,\\\\s*20"', "(", "probe.expect: found '(' (text); expected a regular expression"),
+    (
+        '"18,\\\\s*19,\\\\s*20"',
+        "(",
+        "probe.expect: found '(' (text); expected a regular expression",
+    ),
     ("temperature: 0", "max_tokens: 5", "the probe sets max_tokens itself"),
     ("temperature: 0", "temperature: .nan", "cannot be written as JSON"),
     ("max-num-seqs: 480", "max_num_seqs: 480", "serve.max_num_seqs: not a flag's name; did you"),

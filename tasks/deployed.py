@@ -1,0 +1,47 @@
+"""The record of what we laid down, on the box: what `aibox status` and a drift check go by."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from pyinfra import host
+from pyinfra.api import operation
+
+from aibox.decide.manifest import DEPLOYED
+from tasks import aibox_wheel, ledger
+from tasks.box import AIBOX_FOLDER, Box
+from tasks.operations import Commands, file_in_place
+
+
+@operation()
+def recorded(box: Box) -> Commands:
+    """/var/lib/aibox/deployed.json. It comes last: where it stands, all the rest was laid down."""
+    text = json.dumps(content(box, ledger.of(host)), indent=1, sort_keys=True)
+    yield from file_in_place(DEPLOYED, f"{text}\n".encode())
+
+
+def content(box: Box, told: ledger.Ledger) -> dict[str, Any]:
+    """The same for every run that lays down the same; no secret is in it, nor a secret's sum."""
+    lock = box.settings.weights
+    return {
+        "format": 1,
+        "aibox": {"folder": AIBOX_FOLDER, "identity": aibox_wheel.identity()},
+        "release": {"id": box.release.release_id, "folder": box.release_folder},
+        "weights": {
+            "folder": box.weights_folder,
+            "repository": lock.repository,
+            "commit": lock.commit,
+            "files": {path: file.sha256 for path, file in lock.files.items()},
+        },
+        "server": {
+            "unit": box.unit,
+            "port": box.settings.server_port,
+            "model": box.served_model,
+            "speculative": box.speculative,
+            "identity": box.serving.identity,
+            "proof": box.proof_record,
+        },
+        **asdict(told),
+    }
