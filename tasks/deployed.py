@@ -9,7 +9,7 @@ from typing import Any
 from pyinfra import host
 from pyinfra.api import operation
 
-from aibox.decide.manifest import DEPLOYED
+from aibox.decide.manifest import DEPLOYED, FORMAT
 from tasks import aibox_wheel, ledger
 from tasks.box import AIBOX_FOLDER, Box
 from tasks.operations import Commands, file_in_place
@@ -26,7 +26,7 @@ def content(box: Box, told: ledger.Ledger) -> dict[str, Any]:
     """The same for every run that lays down the same; no secret is in it, nor a secret's sum."""
     lock = box.settings.weights
     return {
-        "format": 1,
+        "format": FORMAT,
         "aibox": {"folder": AIBOX_FOLDER, "identity": aibox_wheel.identity()},
         "release": {"id": box.release.release_id, "folder": box.release_folder},
         "weights": {

@@ -104,8 +104,8 @@ def declined(options: dict[str, Any]) -> bool:
 
 
 def interrupted(number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGINT, lambda *_: os._exit(1))  # pressed again: at once, whatever is left
     logger.error("Interrupted. Long work goes on over there; the next run finds it.")
+    signal.signal(signal.SIGINT, lambda *_: os._exit(1))  # pressed again: at once, whatever is left
     sys.exit(1)
 
 

@@ -672,7 +672,10 @@ def enable(setting: str = "pipelining") -> Pipelining:
     """Pipeline the facts of this process. To be called once, from config.py or before a deploy."""
     global _running  # noqa: PLW0603  pyinfra's classes are this process's too
     if _running is None:
-        _running = Pipelining(setting, lambda host: Memory(memory_file(host)))
+        # click knows it here, but not in the greenlets that read deploy files
+        context = click.get_current_context(silent=True)
+        deploys = context.params.get("operations", ()) if context else ()
+        _running = Pipelining(setting, lambda host: Memory(memory_file(host, deploys)))
         wrap(_running)
         atexit.register(finish, _running)
     return _running
@@ -690,11 +693,8 @@ def finish(pipelining: Pipelining) -> None:
     logger.debug("Fact pipelining: %s", json.dumps(asdict(pipelining.counts)))
 
 
-def memory_file(host: str, deploys: Sequence[str] | None = None) -> Path:
+def memory_file(host: str, deploys: Sequence[str]) -> Path:
     """One file for a host in a project: the working directory and the deploy files named."""
-    if deploys is None:
-        context = click.get_current_context(silent=True)
-        deploys = context.params.get("operations", ()) if context else ()
     key = json.dumps([str(Path.cwd()), list(deploys), host])
     return memory_folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 

@@ -9,10 +9,14 @@ It never changes anything, and what it can't find out is null, never a guess.
 """
 
 import ctypes
+import grp
 import hashlib
+import ipaddress
 import json
 import os
 import platform
+import pwd
+import re
 import subprocess
 import sys
 import time
@@ -351,7 +355,179 @@ def health(port: int) -> int | None:
         return None
 
 
-QUESTIONS = {"system": system, "release": release, "weights": weights, "server": server}
+# --- the question "owners" ---------------------------------------------------------------------
+
+
+def owners(asked: dict[str, Any]) -> dict[str, list[str]]:
+    """{path: ["user:group", octal mode]} of the paths that are there; links are followed."""
+    found = {}
+    for path in asked["paths"]:
+        try:
+            status = Path(path).stat()
+        except OSError:
+            continue
+        owner = f"{user_name(status.st_uid)}:{group_name(status.st_gid)}"
+        found[path] = [owner, f"{status.st_mode & 0o7777:o}"]
+    return found
+
+
+def user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def group_name(gid: int) -> str:
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)
+
+
+# --- the question "foreign" --------------------------------------------------------------------
+
+# Where systemd looks for drop-ins of a unit of the system (systemd.unit(5)).
+UNIT_FOLDERS = (
+    "/etc/systemd/system.control",
+    "/run/systemd/system.control",
+    "/run/systemd/transient",
+    "/run/systemd/generator.early",
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/run/systemd/generator",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/run/systemd/generator.late",
+)
+
+
+def foreign(asked: dict[str, Any]) -> dict[str, Any]:
+    """Drop-ins and variables of units, members of groups, and every TCP port that listens."""
+    return {
+        "units": {name: surroundings(name) for name in asked["units"]},
+        "members": {name: members(name) for name in asked["groups"]},
+        "groups_of": {name: groups_of(name) for name in asked["users"]},
+        "listeners": listeners(),
+        "ssh_port": ssh_port(),
+    }
+
+
+def surroundings(unit: str) -> dict[str, Any]:
+    """What changes a unit beside its own file, loaded already or only lying there."""
+    shown = unit_properties(unit)
+    paths = {Path(path) for path in shown.get("DropInPaths", "").split()}
+    for folder in UNIT_FOLDERS:
+        for name in drop_in_folders(unit):
+            paths |= set(Path(folder, name).glob("*.conf"))
+    pid = int(shown.get("MainPID") or 0)
+    running = process(pid, shown["ExecMainStartTimestamp"]) if pid else None
+    return {
+        "fragment": shown.get("FragmentPath", ""),
+        "drop_ins": {str(path): content(path) for path in sorted(paths)},
+        "variables": sorted(running["environment"]) if running else [],
+    }
+
+
+def drop_in_folders(unit: str) -> list[str]:
+    """a-b.service: its own folder, those of its prefixes, and the one of all services."""
+    stem, _, kind = unit.rpartition(".")
+    prefixes = [stem[: dash.end()] for dash in re.finditer("-", stem)]
+    return [f"{name}.{kind}.d" for name in (stem, *prefixes)] + [f"{kind}.d"]
+
+
+def content(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")[:20_000]
+    except OSError as error:
+        return f"# cannot be read: {error.strerror}"
+
+
+def members(name: str) -> list[str]:
+    """Everybody in a group, by name or because it is their own."""
+    try:
+        group = grp.getgrnam(name)
+    except KeyError:
+        return []
+    own = {one.pw_name for one in pwd.getpwall() if one.pw_gid == group.gr_gid}
+    return sorted(own | set(group.gr_mem))
+
+
+def groups_of(name: str) -> list[str]:
+    try:
+        user = pwd.getpwnam(name)
+    except KeyError:
+        return []
+    return sorted(group_name(gid) for gid in os.getgrouplist(name, user.pw_gid))
+
+
+def listeners() -> list[dict[str, Any]]:
+    """{"port", "address", "name" and "unit" of the process} of every TCP socket that listens."""
+    sockets = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            rows = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for cells in (row.split() for row in rows):
+            address, _, port = cells[1].rpartition(":")
+            if cells[3] == LISTEN:
+                sockets.append((address_of(address), int(port, 16), f"socket:[{cells[9]}]"))
+    holders = holders_of({link for _, _, link in sockets})
+    found = []
+    for address, port, link in sockets:
+        pid = holders.get(link)
+        name, unit = (name_of(pid), unit_of(pid)) if pid else ("?", None)
+        found.append({"port": port, "address": address, "name": name, "unit": unit})
+    return found
+
+
+def address_of(digits: str) -> str:
+    """An address as the kernel's tables write it: words of 32 bits, each as the CPU has it."""
+    words = [bytes.fromhex(digits[at : at + 8]) for at in range(0, len(digits), 8)]
+    if sys.byteorder == "little":
+        words = [word[::-1] for word in words]
+    return str(ipaddress.ip_address(b"".join(words)))
+
+
+def holders_of(sockets: set[str]) -> dict[str, int]:
+    """{link of a socket: the oldest process that holds it}."""
+    holders: dict[str, int] = {}
+    pids = sorted(int(folder.name) for folder in Path("/proc").glob("[0-9]*"))
+    for pid in pids:
+        try:
+            links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:  # the process, or one of its files, went away
+            links = []
+        for link in sockets.intersection(links):
+            holders.setdefault(link, pid)
+    return holders
+
+
+def ssh_port() -> int | None:
+    """The port of this box that control came in by, from the nearest parent that knows it."""
+    pid = os.getpid()
+    while pid > 1:
+        try:
+            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            status = Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            return None
+        for entry in environment:
+            if entry.startswith(b"SSH_CONNECTION="):
+                return int(entry.split()[-1])
+        pid = int(status.rpartition(")")[2].split()[1])
+    return None
+
+
+QUESTIONS = {
+    "system": system,
+    "release": release,
+    "weights": weights,
+    "server": server,
+    "owners": owners,
+    "foreign": foreign,
+}
 
 
 if __name__ == "__main__":

@@ -29,11 +29,8 @@ Deployed = dict[str, Any]
 
 def status(*, as_manifest: bool, full: bool) -> int:
     """Print what the box serves, or what it is made of. 0; 1 refused, or nothing serves."""
-    refusal = None if os.geteuid() == 0 else Refusal("another user", "root", "put sudo before it")
-    deployed = probe.record_in(DEPLOYED) if refusal is None else None
-    if refusal is None and deployed is None:
-        remedy = "deploy to this box; the record is the deploy's last step"
-        refusal = Refusal(f"no record of a deploy in {DEPLOYED}", "a deployed box", remedy)
+    deployed = probe.record_in(DEPLOYED)
+    refusal = refusal_of(os.geteuid(), deployed)
     if refusal is not None or deployed is None:
         print(refusal, file=sys.stderr)
         return 1
@@ -43,6 +40,18 @@ def status(*, as_manifest: bool, full: bool) -> int:
         remedy = "mend this on the box, then ask again"
         print(Refusal(str(error), "a file that can be read", remedy), file=sys.stderr)
         return 1
+
+
+def refusal_of(uid: int, deployed: Deployed | None) -> Refusal | None:
+    if uid != 0:
+        return Refusal("another user than root", "root", "put sudo before it")
+    remedy = "deploy to this box; the record is the deploy's last step"
+    if deployed is None:
+        return Refusal(f"no record of a deploy in {DEPLOYED}", "a deployed box", remedy)
+    if deployed.get("format") != manifest.FORMAT:
+        found = f"a record of format {deployed.get('format')} in {DEPLOYED}"
+        return Refusal(found, f"format {manifest.FORMAT}, which this aibox writes", remedy)
+    return None
 
 
 # --- for a person ------------------------------------------------------------------------------
@@ -125,10 +134,10 @@ def venv(folder: Path) -> Venv | None:
 
 def weights(folder: Path, *, full: bool) -> tuple[Entry, ...] | None:
     """The weights, with the sums of their last verification where a file is as it was then."""
-    record = probe.record_in(folder / manifest.WEIGHTS_RECORD) or {"files": {}}
+    record = probe.record_in(folder / manifest.WEIGHTS_RECORD) or {}
 
     def known(path: str, status: os.stat_result) -> str | None:
-        file = record["files"].get(path)
+        file = record.get("files", {}).get(path)
         stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
         return file["sha256"] if file and file["stamp"] == stamp and not full else None
 

@@ -15,7 +15,12 @@ from aibox.box.probe import unit_properties
 STEPS = (
     (re.compile(r"Loading safetensors|Loading weights|Starting to load model"), "loading weights"),
     # not just "torch.compile": an eager start says that it is off
-    (re.compile(r"for the compilation|Dynamo bytecode|Compiling a graph|AOT compile"), "compiling"),
+    (
+        re.compile(
+            r"for the compilation|Dynamo bytecode|Compiling a graph|AOT compile|torch.compile takes"
+        ),
+        "compiling",
+    ),
     (re.compile(r"Capturing CUDA graphs|Graph capturing|CUDA graph capture"), "capturing graphs"),
     (re.compile(r"Starting vLLM server|Application startup complete"), "opening the port"),
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-FORMAT = 1
+FORMAT = 1  # of the manifest and of the deploy's record, which it goes by
 TIERS = ("bit", "version", "recorded")
 PROMISED = ("bit", "version")
 ABSENT = "absent"
@@ -239,14 +239,19 @@ class Difference:
 
     def __str__(self) -> str:
         """One line: "bit       files /etc/a mode: A 644, B 600"."""
-        where = " ".join(self.where)
+        where = printable(" ".join(self.where))
         if self.first is None or self.second is None:
             return f"{self.tier:<9} {where}: only in {'B' if self.first is None else 'A'}"
         return f"{self.tier:<9} {where}: A {shortened(self.first)}, B {shortened(self.second)}"
 
 
 def shortened(value: str) -> str:
-    return f"{value[:12]}…" if re.fullmatch(r"[0-9a-f]{64}", value) else value
+    return f"{value[:12]}..." if re.fullmatch(r"[0-9a-f]{64}", value) else printable(value)
+
+
+def printable(text: str) -> str:
+    """Names of files may hold anything, what moves a terminal's cursor too."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def parse(text: str) -> Manifest:

@@ -172,7 +172,7 @@ def test_anything_but_enter_declines(control: Control) -> None:
 def test_ctrl_c_is_no_success(control: Control) -> None:
     with control.terminal(*LITERAL) as run:
         run.wait_for(PROMPT)
-        run.interrupt(until="Interrupted")
+        run.interrupt(answered_by="Interrupted")
         run.type("\x03")  # and once more, while it ends
         assert run.ended() == 1, run.said
     assert "Traceback" not in run.said

@@ -223,6 +223,8 @@ def test_status_refuses_in_words(boxes: tuple[Box, Box]) -> None:
     assert "sudo" in refused(box, user="guest")
     box.run("mv /var/lib/aibox/deployed.json /root/kept")
     assert "no record of a deploy" in refused(box)
+    box.run("sed 's/.format.: 1/\"format\": 0/' /root/kept > /var/lib/aibox/deployed.json")
+    assert "a record of format 0" in refused(box)
     box.run("mv /root/kept /var/lib/aibox/deployed.json; systemctl stop vllm-coder")
     done = box.run([AIBOX, "status"], check=False)
     assert done.returncode == 1

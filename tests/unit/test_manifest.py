@@ -118,11 +118,18 @@ def test_one_change_is_one_line(change: dict[str, Any], line: str) -> None:
     assert shown(replace(READ, **change)) == [f"bit       {line}"]
 
 
+def test_a_name_that_would_move_the_cursor_is_shown_in_words() -> None:
+    stray = "\x1b[2J\udcff"
+    assert shown(replace(READ, weights=(*(READ.weights or ()), file(stray)))) == [
+        "bit       weights files \\x1b[2J\\udcff: only in B"
+    ]
+
+
 def test_the_same_readings_in_another_order_are_the_same() -> None:
     later = replace(
         READ,
         venvs={"release": replace(RELEASE, entries=RELEASE.entries[::-1])},
-        packages=dict(reversed(READ.packages.items())),
+        packages=dict(reversed(list(READ.packages.items()))),
     )
     assert shown(later) == []
     first, second = (json.dumps(build(read), sort_keys=True) for read in (READ, later))
@@ -141,7 +148,7 @@ def test_the_same_readings_in_another_order_are_the_same() -> None:
 )
 def test_a_change_in_a_venv_names_its_package(changed: Entry) -> None:
     later = replace(READ, venvs=venv_with(changed))
-    [line] = [one for one in compare(build(READ), build(later))]
+    [line] = compare(build(READ), build(later))
     assert line.where == ("venvs", "release", "parts", f"{SITE}/vllm")
 
 
