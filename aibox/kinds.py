@@ -111,10 +111,17 @@ def _relative(path: str) -> str:
     return path
 
 
+def _accepted(text: str) -> str:
+    if not text.strip() or not text.isprintable() or len(text) > 1000:
+        raise ValueError("expected one line of text, as a drift check shows it")
+    return text
+
+
 def _list_is_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+AcceptedText = Annotated[str, AfterValidator(_accepted)]
 BoxFolder = Annotated[str, AfterValidator(_folder_on_box)]
 ControlFolder = Annotated[str, AfterValidator(_folder_on_control)]
 Url = Annotated[str, AfterValidator(_url)]

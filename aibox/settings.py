@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
@@ -31,6 +31,7 @@ from aibox.decide.unit import FlagValue
 from aibox.decide.weights import WeightsLock
 from aibox.faults import did_you_mean, faults_of, nearest
 from aibox.kinds import (
+    AcceptedText,
     BoxFolder,
     ControlFolder,
     DecimalGB,
@@ -137,6 +138,10 @@ class Settings(_Strict):
     release_find_links: Url | None = Field(description="an http or https URL, text, or None")
     cards_folder: ControlFolder = Field(description="a path, text")
     locks_folder: ControlFolder = Field(description="a path, text")
+    verify_weights: Literal["stamps", "full"] = Field(description='"stamps" or "full"')
+    accepted: Annotated[tuple[AcceptedText, ...], ListAsTuple] = Field(
+        description="a list of texts as a drift check shows them"
+    )
     pipelining: bool = Field(description="True or False")
 
     _project: Path = PrivateAttr()

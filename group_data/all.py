@@ -31,6 +31,10 @@ release_find_links = None  # URL of a folder with wheels, beside the package ind
 release_disk_gb = 12  # decimal GB a release takes: 8.3 measured, and its unpacked downloads
 disk_reserve_gb = 10  # decimal GB that stay free on each disk that is written to
 
+# Drift checks (python -m tasks.drift)
+accepted: list[str] = []  # foreign things that may stay, as shown: ["port 9100 node_exporter"]
+verify_weights = "stamps"  # "stamps": size, time, inode; "full": hash every file, in each run
+
 # Folders of this project, relative to it or absolute
 cards_folder = "group_data/models"  # model cards and weights locks
 locks_folder = "group_data/locks"  # hash-locked requirements

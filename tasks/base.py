@@ -6,9 +6,10 @@ from pyinfra import host
 from pyinfra.api import StringCommand, deploy, operation
 
 from tasks import aibox_wheel
-from tasks.box import AIBOX_FOLDER, Box
+from tasks.box import AIBOX_FOLDER, STATE_FOLDER, Box
+from tasks.drift_report import because
 from tasks.facts import Aibox
-from tasks.operations import Commands, laid_down, packages
+from tasks.operations import Commands, laid_down, packages, roots_own
 
 # venvs; what fetches weights; what Triton and FlashInfer compile with in the server.
 PACKAGES = ["python3-venv", "python3-dev", "gcc", "g++", "aria2", "ca-certificates"]
@@ -29,6 +30,8 @@ def laid_out(box: Box) -> None:
         names=[*PACKAGES, *box.settings.release_extra_packages],
     )
     aibox_installed(name="aibox in its own venv")
+    venv = f"{AIBOX_FOLDER}/{aibox_wheel.identity()}"
+    roots_own(name="Owners of aibox's folders", folders=[AIBOX_FOLDER, venv, STATE_FOLDER])
 
 
 @operation()
@@ -38,9 +41,11 @@ def aibox_installed() -> Commands:
     A venv without the file `complete` is half of a killed run and is made anew.
     """
     identity = aibox_wheel.identity()
-    if host.get_fact(Aibox, folder=AIBOX_FOLDER) == identity:
+    found = host.get_fact(Aibox, folder=AIBOX_FOLDER)
+    if found == identity:
         host.noop(f"aibox {identity} is installed")
         return
+    because(host, f"aibox {found or '(none)'} is installed, not {identity}")
     yield StringCommand(INSTALL, "install", AIBOX_FOLDER, identity, _stdin=aibox_wheel.parcel())
 
 
@@ -50,6 +55,9 @@ install() {
   umask 022
   new=$1/$2
   mkdir -p "$1"
+  # A run whose control was killed goes on over here: the next one waits for what it makes.
+  exec 9>/run/aibox-install.lock
+  flock 9
   if ! test -e "$new/complete"; then
     rm -rf "$new"
     python3 -m venv "$new"

@@ -1,17 +1,32 @@
-"""What is said of a box that cannot be reached."""
+"""What is said of a box that cannot be reached, or no longer."""
 
 from __future__ import annotations
 
+import time
+from functools import wraps
+from typing import Any
+
+from gevent.hub import Hub
+from paramiko import SSHClient, SSHException
 from pyinfra.api import Host, State
-from pyinfra.api.exceptions import ConnectError
+from pyinfra.api.exceptions import ConnectError, PyinfraError
 from pyinfra.api.state import BaseStateCallback
+from pyinfra.connectors.ssh import SSHConnector
 
 from aibox.decide.access import no_connection
-from tasks.operations import say_refusal
+from aibox.decide.refusal import Refusal
+from tasks.operations import SAID, say_refusal
+
+# A box that lost its power says no goodbye: asked this often, a rebooted one denies to know us.
+KEEPALIVE_S = 15
+LOST = "connection_lost"  # in a box's connector data
+
+# Raised where a fact fails on the last box; pyinfra says it in a line, gevent a traceback before.
+Hub.NOT_ERROR = (*Hub.NOT_ERROR, PyinfraError)
 
 
 class NoConnectionInWords(BaseStateCallback):
-    """Adds to pyinfra's own line what was expected and what to do next."""
+    """Adds to pyinfra's own lines what was expected and what to do next."""
 
     @staticmethod
     def host_connect_error(state: State, host: Host, error: ConnectError) -> None:  # noqa: ARG004
@@ -19,3 +34,62 @@ class NoConnectionInWords(BaseStateCallback):
         address = data.get("ssh_hostname") or host.name
         refusal = no_connection(str(error), data.get("ssh_user"), address, data.get("ssh_port"))
         say_refusal(host, refusal)
+
+    @staticmethod
+    def host_connect(state: State, host: Host) -> None:  # noqa: ARG004
+        if isinstance(host.connector, SSHConnector) and host.connector.client is not None:
+            watch(host, host.connector.client)
+
+    @staticmethod
+    def operation_host_start(state: State, host: Host, op_hash: str) -> None:  # noqa: ARG004
+        host.connector_data.pop(SAID, None)
+
+    @staticmethod
+    def operation_host_error(
+        state: State,  # noqa: ARG004
+        host: Host,
+        op_hash: str,  # noqa: ARG004
+        retry_count: int = 0,  # noqa: ARG004
+        max_retries: int = 0,  # noqa: ARG004
+    ) -> None:
+        """pyinfra only counts commands, where a connection ends under one."""
+        if is_lost(host):
+            say_lost(host)
+
+    @staticmethod
+    def host_disconnect(state: State, host: Host) -> None:  # noqa: ARG004
+        """Where it ended under a fact, no operation failed."""
+        if host.connector_data.get(LOST):
+            say_lost(host)
+
+
+def watch(host: Host, client: SSHClient) -> None:
+    """Notice a connection that ends, also by EOFError, which pyinfra takes for a fault of its own."""
+    transport, execute = client.get_transport(), client.exec_command
+    if transport is not None:
+        transport.set_keepalive(KEEPALIVE_S)
+
+    @wraps(execute)
+    def noticing(*words: Any, **named: Any) -> Any:
+        try:
+            return execute(*words, **named)
+        except (EOFError, OSError, SSHException) as error:
+            host.connector_data[LOST] = is_lost(host)
+            raise SSHException(str(error) or "the connection ended") from None
+
+    client.exec_command = noticing  # type: ignore[method-assign]
+
+
+def say_lost(host: Host) -> None:
+    if not host.connector_data.get(SAID):
+        found = "the connection to the box ended in the middle of the work"
+        remedy = "see that the box is up, then run the deploy again: it goes on from there"
+        say_refusal(host, Refusal(found, "a connection to the end of it", remedy))
+
+
+def is_lost(host: Host) -> bool:
+    if not isinstance(host.connector, SSHConnector) or host.connector.client is None:
+        return False
+    time.sleep(0.2)  # paramiko closes the command first, and itself a moment later
+    transport = host.connector.client.get_transport()
+    return transport is None or not transport.is_active()

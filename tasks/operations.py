@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
-import difflib
 import hashlib
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -16,18 +15,25 @@ from pyinfra import host, logger, state
 from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand, operation
 from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
 from pyinfra.api.command import PyinfraCommand
+from pyinfra.facts import deb
 from pyinfra.operations import apt, server, systemd
 
+from aibox.decide.drift import Reason
 from aibox.decide.refusal import Refusal
 from tasks import ledger
-from tasks.facts import LaidFile, ListsAge
+from tasks.drift_report import because, difference
+from tasks.facts import LaidFile, ListsAge, Probe
 from tasks.progress import ProgressLine
 
 Commands = Generator[PyinfraCommand | str, None, None]
 
 
+SAID = "refusal_said"  # in a box's connector data: in this operation, one was
+
+
 def say_refusal(box: Host, refusal: Refusal) -> None:
     """Show a refusal under the box's name."""
+    box.connector_data[SAID] = True
     labels = ("found", refusal.found), ("expected", refusal.expected), ("do", refusal.remedy)
     for label, text in labels:
         head, *rest = text.splitlines() or [""]
@@ -84,15 +90,22 @@ def file_in_place(
     if found == wanted:
         host.noop(f"{path} is as it should be")
         return
-    if state.config.DIFF and shown and not state.is_executing:
-        show_difference(path, found["content"] if found else b"", content)
+    differs = difference(path, found["content"] if found else b"", content) if shown else []
+    if state.config.DIFF and not state.is_executing:
+        show_difference(differs)
+    for reason in reasons_to_replace(path, found, wanted, differs):
+        because(host, reason.text, reason.diff)
     yield StringCommand(
-        write_command(path, user, group, mode),
+        write_command(path, user, group, mode, len(content)),
         _stdin=base64.b64encode(content).decode(),
     )
 
 
-def write_command(path: str, user: str, group: str, mode: str) -> StringCommand:
+def write_command(path: str, user: str, group: str, mode: str, size: int) -> StringCommand:
+    """size, in bytes, is that of the content on standard input.
+
+    A run that is killed here ends the input early, which base64 takes for the whole of it.
+    """
     target = PurePosixPath(path)
     aside = QuoteString(str(target.with_name(f".{target.name}.new")))
     folder, quoted = QuoteString(str(target.parent)), QuoteString(path)
@@ -100,23 +113,50 @@ def write_command(path: str, user: str, group: str, mode: str) -> StringCommand:
     return StringCommand(
         *("set -e; umask 077; mkdir -p -m 755", folder, "; : >", aside, ";"),
         *("chown", owner, aside, "; chmod", QuoteString(mode), aside, ";"),
-        *("base64 -d >", aside, "; sync", aside, ";"),
+        *("base64 -d >", aside, "; test $(stat -c %s", aside, f") = {size};"),
+        *("sync", aside, ";"),
         *("mv -fT", aside, quoted, "; sync", folder),
     )
 
 
-def show_difference(path: str, old: bytes, new: bytes) -> None:
-    lines = difflib.unified_diff(
-        old.decode(errors="replace").splitlines(),
-        new.decode(errors="replace").splitlines(),
-        f"{path} on the box",
-        f"{path} as wanted",
-        lineterm="",
-        n=0,
-    )
+def reasons_to_replace(
+    path: str, found: dict[str, Any] | None, wanted: dict[str, Any], differs: Sequence[str]
+) -> list[Reason]:
+    """differs: how the content differs, where that may be shown."""
+    if found is None:
+        return [Reason(f"{path} is not there as a file")]
+    owner, owner_wanted = (f"{file['user']}:{file['group']}" for file in (found, wanted))
+    reasons = []
+    if found["content"] != wanted["content"]:
+        reasons.append(Reason(f"{path} has another content", tuple(differs)))
+    if owner != owner_wanted:
+        reasons.append(Reason(f"{path} belongs to {owner}, not {owner_wanted}"))
+    if found["mode"] != wanted["mode"]:
+        reasons.append(Reason(f"{path} has mode {found['mode']}, not {wanted['mode']}"))
+    return reasons
+
+
+def show_difference(lines: list[str]) -> None:
     colours = {"+": "green", "-": "red"}
     for line in lines:
         host.log(click.style(line, fg=colours.get(line[:1])))
+
+
+@operation()
+def roots_own(folders: Sequence[str] = (), files: Sequence[str] = ()) -> Commands:
+    """What is there of these belongs to root and only root may write to it: 755 and 644."""
+    paths = {**dict.fromkeys(folders, "755"), **dict.fromkeys(files, "644")}
+    found = host.get_fact(Probe, "owners", json.dumps({"paths": list(paths)}))
+    wrong = []
+    for path, (owner, mode) in found.items():
+        if owner != "root:root" or mode != paths[path]:
+            because(host, f"{path} is {owner} {mode}, not root:root {paths[path]}")
+            wrong.append(path)
+    if not wrong:
+        host.noop("all of it is root's own")
+    for path in wrong:
+        yield StringCommand("chown root:root", QuoteString(path))
+        yield StringCommand("chmod", paths[path], QuoteString(path))
 
 
 # --- packages ----------------------------------------------------------------------------------
@@ -131,6 +171,10 @@ def packages(names: list[str]) -> Commands:
     for name, _, version in (name.partition("=") for name in names):
         ledger.of(host).packages[name] = version or None
     installing = list(apt.packages._inner(packages=names, no_recommends=True))
+    if installing:
+        there = host.get_fact(deb.DebPackages)
+        absent = [name for name in names if name.partition("=")[0] not in there]
+        because(host, f"to be installed: {', '.join(absent or names)}")
     if installing and not host.get_fact(ListsAge):
         yield "apt-get update -q"
     yield from installing
@@ -141,20 +185,36 @@ def packages(names: list[str]) -> Commands:
 
 @operation()
 def service_user(user: str, home: str) -> Commands:
-    """A user that a service runs as: no login, and alone in a group of its own name."""
+    """A user that a service runs as: no login, and alone in a group of its own name.
+
+    The group is asked for by itself: useradd writes it after the user, and may be stopped between.
+    """
     shell = "/usr/sbin/nologin"
     ledger.of(host).users[user] = {"home": home, "shell": shell}
     ledger.of(host).groups[user] = [user]
-    yield from server.user._inner(
-        user=user, home=home, shell=shell, system=True, create_home=False, ensure_home=False
-    )
+    for command in server.group._inner(group=user, system=True):
+        because(host, "the group is not there")
+        yield command
+    for command in server.user._inner(
+        user=user,
+        home=home,
+        shell=shell,
+        group=user,
+        system=True,
+        create_home=False,
+        ensure_home=False,
+    ):
+        because(host, f"the user is not there, or its home is not {home}, or its shell not {shell}")
+        yield command
 
 
 @operation()
 def starts_at_boot(unit: str) -> Commands:
     """A unit that is enabled; whether it runs now is not this operation's matter."""
     ledger.of(host).units[unit] = {"enabled": True}
-    yield from systemd.service._inner(service=unit, running=None, enabled=True)
+    for command in systemd.service._inner(service=unit, running=None, enabled=True):
+        because(host, f"{unit} is disabled or masked")
+        yield command
 
 
 # --- long work ---------------------------------------------------------------------------------

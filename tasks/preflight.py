@@ -26,6 +26,7 @@ from tasks.facts import Login, Probe
 from tasks.operations import say_refusal
 
 _loaded: dict[str, Settings] = {}
+_judged: dict[str, Box] = {}
 
 
 def settings_of_all_boxes() -> dict[str, Settings]:
@@ -54,7 +55,13 @@ def judged_box() -> Box | None:
     if refusals or box is None:
         state.fail_hosts({host})
         return None
+    _judged[host.name] = box
     return box
+
+
+def judged() -> dict[str, Box]:
+    """The boxes of this run that were not refused, by name."""
+    return _judged
 
 
 def refusals_of_login(login: dict[str, Any]) -> list[Refusal]:

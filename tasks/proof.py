@@ -13,6 +13,7 @@ from aibox.decide.server import proof_is_owed
 from aibox.decide.standing import mtp, shortened, speed
 from tasks import deployed
 from tasks.box import AIBOX, Box
+from tasks.drift_report import because
 from tasks.operations import Commands, call_aibox, say_refusal
 from tasks.server import server_state
 
@@ -31,6 +32,7 @@ def proven(box: Box) -> Commands:
     if owed is None:
         host.noop("this very server has proven itself")
         return
+    because(host, owed)
     yield FunctionCommand(prove, (box.proof_spec,), {})
 
 

@@ -12,6 +12,7 @@ from pyinfra.api import deploy, operation
 from aibox.decide.server import is_starting, reasons_to_restart
 from aibox.decide.unit import exec_start, systemd_assignment
 from tasks.box import AIBOX, PROJECT, Box
+from tasks.drift_report import because
 from tasks.facts import Probe
 from tasks.operations import Commands, job_command, laid_down, service_user, starts_at_boot
 
@@ -27,6 +28,7 @@ def running(box: Box) -> None:
     )
     starts_at_boot(name=f"{box.unit} starts at boot", unit=box.unit)
     switched(name=f"{box.unit} runs what the card says", box=box)
+    unit_read(name=f"systemd has read {box.unit} as it is", box=box)
 
 
 def unit_text(box: Box) -> str:
@@ -69,6 +71,17 @@ def switched(box: Box) -> Commands:
         return
     for reason in reasons or ["it is starting by itself; waiting for it"]:
         host.log(f"{box.unit}: {reason}")
+        because(host, reason)
     timeout = box.settings.start_timeout_s + 60
     spec = {"unit": box.unit, "restart": bool(reasons), "timeout": timeout}
     yield job_command("switch", AIBOX, "switch", spec)
+
+
+@operation()
+def unit_read(box: Box) -> Commands:
+    """systemd holds no other version of the unit than the one that lies there."""
+    if server_state(box)["unit"].get("NeedDaemonReload") != "yes":
+        host.noop(f"{box.unit} is read as it lies there")
+        return
+    because(host, "systemd has not read the unit, or a drop-in of it, as it is now")
+    yield "systemctl daemon-reload"

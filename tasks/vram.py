@@ -8,6 +8,7 @@ from pyinfra.api import deploy, operation
 from aibox.decide.refusal import Refusal
 from aibox.decide.vram import Card, judge
 from tasks.box import AIBOX, Box
+from tasks.drift_report import because
 from tasks.facts import AiboxAnswer
 from tasks.operations import Commands, refused
 
@@ -30,6 +31,7 @@ def vram_verified(gpu_uuid: str | None) -> Commands:
     ]
     verdict = judge(cards, answer["error"], gpu_uuid)
     if isinstance(verdict, Refusal):
+        because(host, verdict.found)
         yield refused(verdict)
     else:
         host.noop(f"{verdict.name}: 96 GB verified")

@@ -15,7 +15,12 @@ from typing import Any, NoReturn
 
 from aibox.box import fetch, job, prove, ready, release, status, switch
 
-VERBS = {"release": release.build, "weights": fetch.fetch, "switch": switch.switch}
+VERBS = {
+    "release": release.build,
+    "weights": fetch.fetch,
+    "check": fetch.check,
+    "switch": switch.switch,
+}
 
 
 class Parser(argparse.ArgumentParser):

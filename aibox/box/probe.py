@@ -8,6 +8,7 @@ Each question is a function below that takes the arguments and returns something
 It never changes anything, and what it can't find out is null, never a guess.
 """
 
+import contextlib
 import ctypes
 import grp
 import hashlib
@@ -470,15 +471,16 @@ def listeners() -> list[dict[str, Any]]:
         except OSError:
             continue
         for cells in (row.split() for row in rows):
-            address, _, port = cells[1].rpartition(":")
             if cells[3] == LISTEN:
-                sockets.append((address_of(address), int(port, 16), f"socket:[{cells[9]}]"))
-    holders = holders_of({link for _, _, link in sockets})
+                sockets.append((cells[1], f"socket:[{cells[9]}]"))
+    holders = holders_of({link for _, link in sockets})
     found = []
-    for address, port, link in sockets:
+    for local, link in sockets:
+        digits, _, port = local.rpartition(":")
         pid = holders.get(link)
         name, unit = (name_of(pid), unit_of(pid)) if pid else ("?", None)
-        found.append({"port": port, "address": address, "name": name, "unit": unit})
+        address = address_of(digits)
+        found.append({"port": int(port, 16), "address": address, "name": name, "unit": unit})
     return found
 
 
@@ -495,13 +497,21 @@ def holders_of(sockets: set[str]) -> dict[str, int]:
     holders: dict[str, int] = {}
     pids = sorted(int(folder.name) for folder in Path("/proc").glob("[0-9]*"))
     for pid in pids:
-        try:
-            links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()]
-        except OSError:  # the process, or one of its files, went away
-            links = []
-        for link in sockets.intersection(links):
+        for link in sockets.intersection(links_of(pid)):
             holders.setdefault(link, pid)
     return holders
+
+
+def links_of(pid: int) -> list[str]:
+    """What a process has open, as far as it can be seen."""
+    links = []
+    try:
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):  # closed in between
+                links.append(str(link.readlink()))
+    except OSError:  # the process went away
+        pass
+    return links
 
 
 def ssh_port() -> int | None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aibox.decide.secrecy import without_secrets
 from aibox.decide.unit import differences
 
 
@@ -79,7 +80,7 @@ def reasons_to_restart(state: Mapping[str, Any] | None, wanted: Serving) -> list
         reasons.append("it is older than its unit file")
     if not reasons and state["unit"]["ActiveState"] not in ("active", "activating"):
         reasons.append(f"it is {state['unit']['ActiveState']}")
-    return reasons
+    return [without_secrets(reason) for reason in reasons]
 
 
 def is_starting(state: Mapping[str, Any] | None) -> bool:

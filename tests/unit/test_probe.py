@@ -1,7 +1,9 @@
 """What the probe says of files and folders, and that it needs nothing but Python itself."""
 
+import ipaddress
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -97,3 +99,72 @@ def test_a_file_that_is_gone_has_no_stamp(tmp_path: Path) -> None:
     assert found["changed"] == (tmp_path / "x").stat().st_mtime
     assert probe.file_stamp(str(tmp_path / "none")) is None
     assert probe.file_stamp("") is None
+
+
+def test_owners_are_named_and_what_is_not_there_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "x").touch(0o640)
+    found = probe.owners({"paths": [str(tmp_path / "x"), str(tmp_path / "none")]})
+    owner = f"{probe.user_name(os.getuid())}:{probe.group_name(os.getgid())}"
+    assert found == {str(tmp_path / "x"): [owner, "640"]}
+
+
+@pytest.mark.parametrize(
+    ("digits", "address"),
+    [
+        ("0100007F", "127.0.0.1"),
+        ("00000000", "0.0.0.0"),
+        ("0701A8C0", "192.168.1.7"),
+        ("00000000000000000000000000000000", "::"),
+        ("00000000000000000000000001000000", "::1"),
+        ("0000000000000000FFFF00000100007F", "::ffff:127.0.0.1"),
+    ],
+)
+def test_the_kernels_addresses_are_read(digits: str, address: str) -> None:
+    assert ipaddress.ip_address(probe.address_of(digits)) == ipaddress.ip_address(address)
+
+
+def test_a_listening_port_is_seen_with_its_process() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        found = [one for one in probe.listeners() if one["port"] == port]
+    assert [(one["address"], one["name"]) for one in found] == [
+        ("127.0.0.1", probe.name_of(os.getpid()))
+    ]
+
+
+def test_the_port_that_control_came_in_by_is_found_above_sudo() -> None:
+    code = (
+        "import sys; sys.path.insert(0, '.')\nfrom aibox.box import probe\nprint(probe.ssh_port())"
+    )
+    done = subprocess.run(
+        ["sh", "-c", 'env -i "$0" -c "$1"; true', sys.executable, code],
+        env={**os.environ, "SSH_CONNECTION": "10.0.0.1 50000 10.0.0.2 2222"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "2222"
+
+
+@pytest.mark.parametrize(
+    ("unit", "folders"),
+    [
+        ("vllm.service", ["vllm.service.d", "service.d"]),
+        (
+            "vllm-coder-a.service",
+            [
+                "vllm-coder-a.service.d",
+                "vllm-.service.d",
+                "vllm-coder-.service.d",
+                "service.d",
+            ],
+        ),
+    ],
+)
+def test_drop_ins_are_looked_for_where_systemd_does(unit: str, folders: list[str]) -> None:
+    assert probe.drop_in_folders(unit) == folders
+
+
+def test_a_drop_in_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    assert probe.content(tmp_path / "none") == "# cannot be read: No such file or directory"

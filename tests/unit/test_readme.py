@@ -30,6 +30,7 @@ RUN_BY = {
         "tests/rehearsal/test_converged.py",
         '"--dry", "--diff"',
     ),
+    "python -m tasks.drift": ("tests/rehearsal/test_drift.py", '"-m", "tasks.drift"'),
     ".venv/bin/python -m tests.rehearsal ssh rehearsal": (
         "tests/rehearsal/test_command_line.py",
         "ssh",

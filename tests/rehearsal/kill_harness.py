@@ -1,0 +1,315 @@
+"""A deploy stopped anywhere: from each stop, running it again must reach the undisturbed end.
+
+One run is left alone: what its box is made of is the reference. Another one waits after each
+operation that changes the box, and the box's disk as it is then is kept. Every cell of the matrix
+starts a box from such a disk, stops a deploy in one operation in one way, and runs it again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from aibox.decide import manifest
+from aibox.decide.manifest import Manifest
+from tasks.box import AIBOX
+from tests.rehearsal import cgroup
+from tests.rehearsal.box import Box
+from tests.rehearsal.emulation.hub import Hub
+from tests.rehearsal.machine import command
+from tests.rehearsal.provision import Deploy, HostData, deploy, standin
+from tests.rehearsal.stepping import Stepped, stepping
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One that changes a fresh box. `begins` is how its name begins."""
+
+    name: str
+    begins: str
+    room_kb: int = 0  # what the full disk still takes, so that it fills in the middle of the work
+    waits_for_weights: bool = False  # has work only while the download that began earlier goes on
+
+
+# In the order of the deploy. Only looks (the lock, the 96 GB, owners, the last screen): no cells.
+OPERATIONS = (
+    Operation("apt-setting", "apt waits for its lock"),
+    Operation("aibox", "aibox in its own venv", room_kb=30_000),
+    Operation("weights-start", "Weights of tiny-qwen3.5-mtp: start"),
+    Operation("release", "vLLM ", room_kb=64),
+    Operation("weights", "Weights of tiny-qwen3.5-mtp: verified", waits_for_weights=True),
+    Operation("user", "User vllm"),
+    Operation("unit", "Unit vllm-coder.service"),
+    Operation("boot", "vllm-coder.service starts at boot"),
+    Operation("switch", "vllm-coder.service runs what the card says"),
+    Operation("proof", "A completion, with accepted drafts"),
+    Operation("record", "The record of what was laid down"),
+)
+KINDS = ("power-cut-after", "power-cut-in", "pyinfra-killed-in", "ssh-cut-in", "disk-full-in")
+BEGIN = "begin"  # the disk before the first of them
+SLOW = 60_000  # bytes a second on each of aria2's four connections: the tiny model takes 4 s and up
+TENSORS = "*.safetensors"
+SMALL_DISK_MB = 600
+ON_A_SMALL_DISK = {"release_disk_gb": 0, "disk_reserve_gb": 0}
+
+# Asked on the box, of the server itself and of the disk: two words, then what lies half-done.
+LOOK = """systemctl is-active vllm-coder
+python3 -c 'import urllib.request as r; print(r.urlopen("http://127.0.0.1:8000/health").status)'
+find /etc /opt /srv /var/lib /var/cache/aibox -xdev \\
+  '(' -name '.*.new' -o -name '.building-*' -o -name '.partial-*' ')' ! -path '*/aibox/uv/*'
+"""
+
+
+@dataclass(frozen=True)
+class Cell:
+    kind: str
+    operation: Operation
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.operation.name}"
+
+
+CELLS = [Cell(kind, operation) for kind in KINDS for operation in OPERATIONS]
+
+
+class Harness:
+    """The boxes of the matrix, the kept disks, and what an undisturbed run makes of a box."""
+
+    def __init__(
+        self, undisturbed: Manifest, box: Box, hub: Hub, small_box: Callable[[], Box]
+    ) -> None:
+        self.reference = undisturbed
+        self.box, self.hub, self.small_box = box, hub, small_box
+        self.data: HostData = standin(hub.url)
+        self.kept = Path(box.entry.folder, "kept")
+        self.seconds: dict[str, float] = {}  # of each operation
+        self.keep_every_disk()
+
+    def keep_every_disk(self) -> None:
+        """One run on a fresh box, its disk kept after each operation."""
+        keep(self.box, self.kept / BEGIN)
+        began = time.monotonic()
+        with stepping(self.box, self.data) as run:
+            while step := run.next():
+                operation = named(step.operation)
+                if operation and step.state == "ended":
+                    self.seconds[operation.name] = time.monotonic() - began
+                    keep(self.box, self.kept / operation.name)
+                began = time.monotonic()
+                run.go_on()
+            ended = run.ended()
+        assert ended.code == 0, ended.said
+        assert list(self.seconds) == [one.name for one in OPERATIONS], ended.said
+        assert differences(self.reference, self.box) == []
+
+    def try_cell(self, cell: Cell) -> str:
+        """Stop a deploy and run it again; returns where the stop fell. Fails in words."""
+        if cell.kind == "power-cut-after":
+            restore(self.box, self.kept / cell.operation.name)
+            self.reaches_the_end(self.box, self.data)
+            return "after"
+        box, data = self.box, self.data
+        if cell.kind == "disk-full-in":
+            box, data = self.small_box(), {**data, **ON_A_SMALL_DISK}
+        restore(box, self.kept / self.start_of(cell.operation))
+        with self.download(cell.operation), stepping(box, data) as run:
+            where = getattr(self, cell.kind.replace("-", "_"))(box, run, cell.operation)
+        self.reaches_the_end(box, data)
+        return str(where)
+
+    def start_of(self, operation: Operation) -> str:
+        """The disk on which a run comes to this operation soon."""
+        if operation.waits_for_weights:
+            return "aibox"
+        at = OPERATIONS.index(operation)
+        return OPERATIONS[at - 1].name if at else BEGIN
+
+    @contextmanager
+    def download(self, operation: Operation) -> Iterator[None]:
+        """Weights that are slow in coming, where an operation has something to do only then."""
+        if operation.waits_for_weights:
+            self.hub.ctl(slow=SLOW, only=TENSORS)
+        try:
+            yield
+        finally:
+            self.hub.ctl(reset=True)
+
+    # --- the ways to stop a run, each with the run at the begin of the operation ----------------
+
+    def power_cut_in(self, box: Box, run: Stepped, operation: Operation) -> str:
+        self.into(run, operation)
+        cgroup.end(box.machine_name)
+        run.kill()
+        box.power_cut()  # and its cable
+        box.start()
+        return where(run, operation)
+
+    def pyinfra_killed_in(self, _box: Box, run: Stepped, operation: Operation) -> str:
+        self.into(run, operation)
+        run.kill()
+        return where(run, operation)
+
+    def ssh_cut_in(self, box: Box, run: Stepped, operation: Operation) -> str:
+        run.go_on_to(operation.begins)
+        servers = ssh_servers(box)
+        self.half_way(operation)
+        for process in servers:
+            with suppress(ProcessLookupError):  # an earlier run's, going by itself
+                os.kill(process, signal.SIGKILL)
+        failed_in_words(run.ended(), ("the connection to the box ended", "no longer answers"))
+        return where(run, operation)
+
+    def disk_full_in(self, box: Box, run: Stepped, operation: Operation) -> str:
+        while (step := run.next()) and not is_begin(step.operation, step.state, operation):
+            run.go_on()
+        set_room(box, operation.room_kb * 1024)
+        run.go_on()
+        try:
+            failed_in_words(run.ended(), ("no space left", "disk"))
+        finally:
+            set_room(box, None)
+        return where(run, operation)
+
+    def into(self, run: Stepped, operation: Operation) -> None:
+        """Bring the run into the middle of an operation."""
+        run.go_on_to(operation.begins)
+        self.half_way(operation)
+
+    def half_way(self, operation: Operation) -> None:
+        time.sleep(1 if operation.waits_for_weights else self.seconds[operation.name] / 2)
+
+    # --- the judgement ---------------------------------------------------------------------------
+
+    def reaches_the_end(self, box: Box, data: HostData) -> None:
+        """The same deploy again ends where the undisturbed one did, and has no more to do then."""
+        ended = deploy({box: data}, "-y")
+        assert ended.code == 0, ended.said
+        assert look(box) == ["active", "200"]
+        assert differences(self.reference, box) == []
+        assert planned(box, data) == []
+
+
+def named(shown: str) -> Operation | None:
+    return next((one for one in OPERATIONS if shown.startswith(one.begins)), None)
+
+
+def is_begin(shown: str, state: str, operation: Operation) -> bool:
+    return state == "begins" and shown.startswith(operation.begins)
+
+
+def where(run: Stepped, operation: Operation) -> str:
+    return "at its end" if run.has_ended(operation.begins) else "in it"
+
+
+def failed_in_words(ended: Deploy, words: tuple[str, ...]) -> None:
+    print(ended.said)  # `pytest -rP` shows it
+    assert ended.code == 1, ended.said
+    assert "Traceback" not in ended.said, ended.said
+    assert any(word in ended.said.lower() for word in words), ended.said
+
+
+def planned(box: Box, data: HostData) -> list[str]:
+    """The operations that a run would change."""
+    ended = deploy({box: data}, "--dry", "--json")
+    assert ended.code == 0, ended.said
+    rows = json.loads(ended.output)["plan"]
+    return [
+        row["name"].rpartition(" | ")[2]
+        for row in rows
+        if row["hosts_with_change"] or row["hosts_with_conditional_change"]
+    ]
+
+
+def look(box: Box) -> list[str]:
+    return box.run(LOOK, check=False).stdout.split()
+
+
+def manifest_of(box: Box) -> Manifest:
+    return manifest.parse(box.run([AIBOX, "status", "--manifest"]).stdout)
+
+
+def differences(reference: Manifest, box: Box) -> list[str]:
+    """What is not as promised: the bit and version tiers."""
+    found = manifest.compare(reference, manifest_of(box))
+    return [str(one) for one in found if one.tier in manifest.PROMISED]
+
+
+def ssh_servers(box: Box) -> list[int]:
+    """The processes of sshd that hold the deploy's connection, as the machine counts them."""
+    found = []
+    for process in cgroup.processes(box.machine_name):
+        try:
+            words = Path(f"/proc/{process}/cmdline").read_bytes()
+        except OSError:
+            continue
+        if words.startswith(b"sshd: admin"):
+            found.append(process)
+    assert found, "no connection to cut"
+    return found
+
+
+# --- disks ---------------------------------------------------------------------------------------
+
+
+def upper(box: Box) -> Path:
+    """What the box has written."""
+    return Path(box.entry.folder, "disk", "upper")
+
+
+def keep(box: Box, folder: Path) -> None:
+    """Copy what the box has written while nothing in it moves."""
+    folder.parent.mkdir(exist_ok=True)
+    with frozen(box):
+        command("cp", "-a", upper(box), folder)
+
+
+@contextmanager
+def frozen(box: Box) -> Iterator[None]:
+    """Stop everything in the box for a while."""
+    files = [folder / "cgroup.freeze" for folder in cgroup.folders(box.machine_name)]
+    freezer = next(file for file in files if file.exists())
+    freezer.write_text("1")
+    try:
+        events = freezer.with_name("cgroup.events")
+        while "frozen 1" not in events.read_text():
+            time.sleep(0.001)
+        yield
+    finally:
+        freezer.write_text("0")
+
+
+def restore(box: Box, folder: Path) -> None:
+    """Give a box a kept disk, as after a power cut at that moment, and switch it on."""
+    box.power_cut()
+    disk = upper(box)
+    command("rm", "-rf", "--one-file-system", disk)
+    command("cp", "-a", folder, disk)
+    for record in disk.glob("srv/models/*/*/.verified.json"):
+        stamp_again(record)
+    box.start()
+
+
+def stamp_again(record: Path) -> None:
+    """A copy's files have other inodes; on the disk that was cut they would have been the same."""
+    content = json.loads(record.read_text())
+    for path, file in content["files"].items():
+        file["stamp"][2] = (record.parent / path).stat().st_ino
+    kept = record.stat()
+    record.write_text(json.dumps(content))
+    os.utime(record, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+
+
+def set_room(box: Box, size: int | None) -> None:
+    """Leave so many bytes on a box's small disk; None: as many as it had at first."""
+    disk = upper(box).parent
+    status = os.statvfs(disk)
+    used = (status.f_blocks - status.f_bfree) * status.f_frsize
+    total = f"{SMALL_DISK_MB}m" if size is None else str(used + size)
+    command("mount", "-o", f"remount,size={total}", disk)

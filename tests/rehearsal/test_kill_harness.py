@@ -1,0 +1,117 @@
+"""Kill it anywhere: a few telling cells of the matrix in `make test`, all of it in the long run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.rehearsal.box import Box
+from tests.rehearsal.emulation.hub import Hub
+from tests.rehearsal.kill_harness import (
+    CELLS,
+    OPERATIONS,
+    SMALL_DISK_MB,
+    Cell,
+    Harness,
+    failed_in_words,
+    manifest_of,
+    planned,
+    restore,
+)
+from tests.rehearsal.stepping import stepping
+
+SAMPLE = (
+    "pyinfra-killed-in-aibox",
+    "ssh-cut-in-weights",
+    "power-cut-in-switch",
+    "disk-full-in-unit",
+)
+
+
+@pytest.fixture(scope="module")
+def harness(layers: Callable[[str], str | None], hub: Hub) -> Iterator[Harness]:
+    made: list[Box] = []
+
+    def up(name: str, disk_limit_mb: int | None = None) -> Box:
+        box = Box.up(name, layer=layers("based"), disk_limit_mb=disk_limit_mb, owned=True)
+        made.append(box)
+        return box
+
+    def small() -> Box:
+        return made[1] if len(made) > 1 else up("kill-small", SMALL_DISK_MB)
+
+    with Box.up("kill-reference", layer=layers("serving"), owned=True) as undisturbed:
+        undisturbed.run("systemctl start vllm-coder")  # waits until it answers
+        reference = manifest_of(undisturbed)
+    try:
+        yield Harness(reference, up("kill"), hub, small)
+    finally:
+        for box in made:
+            box.down()
+
+
+@pytest.fixture(scope="module")
+def done(pytestconfig: pytest.Config) -> Iterator[dict[str, str]]:
+    """Where each cell's stop fell, of the cells that reached the end; counted at the end."""
+    cells: dict[str, str] = {}
+    yield cells
+    if len(cells) > len(SAMPLE):
+        inside = sum(where == "in it" for where in cells.values())
+        capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled():
+            print(
+                f"\nkill matrix: {len(cells)} of {len(CELLS)} reached the undisturbed manifest; "
+                f"{inside} stops fell inside their operation, the others at its end"
+            )
+
+
+def ids(cell: Cell) -> str:
+    return cell.name
+
+
+@pytest.mark.parametrize("cell", [one for one in CELLS if one.name in SAMPLE], ids=ids)
+def test_a_stopped_deploy_reaches_the_undisturbed_end(harness: Harness, cell: Cell) -> None:
+    harness.try_cell(cell)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cell", CELLS, ids=ids)
+def test_every_stopped_deploy_reaches_the_undisturbed_end(
+    harness: Harness, cell: Cell, done: dict[str, str]
+) -> None:
+    done[cell.name] = harness.try_cell(cell)
+
+
+# What useradd leaves when it is stopped between two of its files.
+HALF_A_USER = {
+    "only its group": "groupadd -r vllm",
+    "no group": "useradd -r -M vllm; sed -i '/^vllm:/d' /etc/group /etc/gshadow",
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("half", HALF_A_USER)
+def test_half_a_user_is_made_whole(harness: Harness, half: str) -> None:
+    restore(harness.box, harness.kept / "weights")
+    harness.box.run(HALF_A_USER[half])
+    harness.reaches_the_end(harness.box, harness.data)
+
+
+@pytest.mark.long
+def test_a_run_notices_that_its_box_lost_its_power(harness: Harness) -> None:
+    operation = OPERATIONS[1]
+    restore(harness.box, harness.kept / harness.start_of(operation))
+    with stepping(harness.box, harness.data) as run:
+        harness.into(run, operation)
+        harness.box.power_cut()
+        harness.box.start()
+        failed_in_words(run.ended(), ("the connection to the box ended",))
+
+
+@pytest.mark.long
+def test_no_operation_is_left_out(harness: Harness) -> None:
+    harness.box.reset()
+    names = planned(harness.box, harness.data)
+    missing = [name for name in names if not any(name.startswith(one.begins) for one in OPERATIONS)]
+    assert missing == [], "give it cells: a line in OPERATIONS"
