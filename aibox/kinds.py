@@ -24,11 +24,20 @@ def matches(pattern: str, expected: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+# ProtectHome, PrivateTmp and a reboot take these away.
+HIDDEN_FOLDERS = ("/home/", "/root/", "/run/", "/tmp/", "/var/tmp/")  # noqa: S108  names, not uses
+
+
 def _folder_on_box(text: str) -> str:
     if not re.fullmatch(r"(?:/[A-Za-z0-9._+@][A-Za-z0-9._+@-]*)+", text, re.ASCII):
         raise ValueError("expected an absolute path of letters, digits and . _ + @ - only")
     if {".", ".."} & set(text.split("/")) or len(text) > 100:
         raise ValueError("expected an absolute path without '..', at most 100 characters")
+    if text.startswith(HIDDEN_FOLDERS):
+        raise ValueError(
+            "expected a folder that the server's unit can see: not below /home, /root,"
+            " /run, /tmp or /var/tmp"
+        )
     return text
 
 
@@ -65,8 +74,8 @@ def _user(text: str) -> str:
 def _unit(text: str) -> str:
     if text.endswith(".service"):
         raise ValueError("expected the unit's name without .service")
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,99}", text, re.ASCII):
-        raise ValueError("expected a unit's name: letters, digits and _ . : -")
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", text, re.ASCII):
+        raise ValueError("expected a unit's name: letters, digits and _ . -")
     return text
 
 

@@ -578,6 +578,7 @@ def wanted_from(settings: Settings, lock: ReleaseLock | None, clock: float | Non
         gpu_uuid=settings.gpu_uuid,
         server_port=settings.server_port,
         server_unit=settings.server_unit,
+        server_user=settings.server_user,
         releases_folder=settings.releases_folder,
         release_folder=folder,
         release_bytes=round(settings.release_disk_gb * GB),

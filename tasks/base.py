@@ -60,7 +60,7 @@ install() {
   flock 9
   if ! test -e "$new/complete"; then
     rm -rf "$new"
-    python3 -m venv "$new"
+    /usr/bin/python3 -m venv "$new"
     mkdir "$new/parcel"
     base64 -d | tar -x -C "$new/parcel"
     pip="$new/bin/python -m pip --disable-pip-version-check --no-cache-dir -q install"

@@ -6,7 +6,7 @@ import time
 from functools import wraps
 from typing import Any
 
-from gevent.hub import Hub
+from gevent.hub import Hub  # type: ignore[import-untyped]
 from paramiko import SSHClient, SSHException
 from pyinfra.api import Host, State
 from pyinfra.api.exceptions import ConnectError, PyinfraError
@@ -19,7 +19,6 @@ from tasks.operations import SAID, say_refusal
 
 # A box that lost its power says no goodbye: asked this often, a rebooted one denies to know us.
 KEEPALIVE_S = 15
-LOST = "connection_lost"  # in a box's connector data
 
 # Raised where a fact fails on the last box; pyinfra says it in a line, gevent a traceback before.
 Hub.NOT_ERROR = (*Hub.NOT_ERROR, PyinfraError)
@@ -38,7 +37,7 @@ class NoConnectionInWords(BaseStateCallback):
     @staticmethod
     def host_connect(state: State, host: Host) -> None:  # noqa: ARG004
         if isinstance(host.connector, SSHConnector) and host.connector.client is not None:
-            watch(host, host.connector.client)
+            watch(host, host.connector, host.connector.client)
 
     @staticmethod
     def operation_host_start(state: State, host: Host, op_hash: str) -> None:  # noqa: ARG004
@@ -56,28 +55,32 @@ class NoConnectionInWords(BaseStateCallback):
         if is_lost(host):
             say_lost(host)
 
-    @staticmethod
-    def host_disconnect(state: State, host: Host) -> None:  # noqa: ARG004
-        """Where it ended under a fact, no operation failed."""
-        if host.connector_data.get(LOST):
-            say_lost(host)
 
-
-def watch(host: Host, client: SSHClient) -> None:
-    """Notice a connection that ends, also by EOFError, which pyinfra takes for a fault of its own."""
-    transport, execute = client.get_transport(), client.exec_command
+def watch(host: Host, connector: SSHConnector, client: SSHClient) -> None:
+    """Notice a connection that ends, under an operation or under a fact."""
+    transport, execute, disconnect = (
+        client.get_transport(),
+        client.exec_command,
+        connector.disconnect,
+    )
     if transport is not None:
         transport.set_keepalive(KEEPALIVE_S)
 
     @wraps(execute)
-    def noticing(*words: Any, **named: Any) -> Any:
+    def execute_or_tell(*words: Any, **named: Any) -> Any:
         try:
             return execute(*words, **named)
-        except (EOFError, OSError, SSHException) as error:
-            host.connector_data[LOST] = is_lost(host)
-            raise SSHException(str(error) or "the connection ended") from None
+        except EOFError:  # pyinfra would take it for a fault of its own
+            raise SSHException("the connection ended") from None
 
-    client.exec_command = noticing  # type: ignore[method-assign]
+    @wraps(disconnect)
+    def tell_and_disconnect() -> None:
+        if is_lost(host):
+            say_lost(host)
+        disconnect()
+
+    client.exec_command = execute_or_tell  # type: ignore[method-assign]
+    connector.disconnect = tell_and_disconnect  # type: ignore[method-assign]
 
 
 def say_lost(host: Host) -> None:
@@ -90,6 +93,6 @@ def say_lost(host: Host) -> None:
 def is_lost(host: Host) -> bool:
     if not isinstance(host.connector, SSHConnector) or host.connector.client is None:
         return False
-    time.sleep(0.2)  # paramiko closes the command first, and itself a moment later
+    time.sleep(0.1)  # paramiko closes the command first, and itself a moment later
     transport = host.connector.client.get_transport()
     return transport is None or not transport.is_active()

@@ -33,10 +33,10 @@ class Login(FactBase[dict[str, Any]]):
     def command(self) -> StringCommand:
         version = "import sys; print(*sys.version_info[:2], sep='.')"
         return StringCommand(
-            "id -u; if command -v python3 >/dev/null; then python3 -c",
+            "id -u; if test -x /usr/bin/python3; then /usr/bin/python3 -c",
             QuoteString(version),
             "; else echo -; fi; if ! command -v sudo >/dev/null; then echo no sudo;",
-            "elif sudo -n true 2>&1; then echo ok; fi",
+            "elif LC_ALL=C sudo -n true 2>&1; then echo ok; fi",
         )
 
     def process(self, output: list[str]) -> dict[str, Any]:
@@ -116,20 +116,3 @@ class AiboxAnswer(FactBase["Any | None"]):
 
     def process(self, output: list[str]) -> Any | None:
         return parsed(output) if output else None
-
-
-class ListsAge(FactBase[bool]):
-    """Whether apt's package lists are there, younger than a day and than every source file."""
-
-    def command(self) -> StringCommand:
-        return StringCommand(
-            "find /var/lib/apt/lists -maxdepth 1 -name '*Packages*' -mmin -1440 "
-            "-newer /etc/apt/sources.list.d | head -n 1"
-        )
-
-    @staticmethod
-    def default() -> bool:
-        return False
-
-    def process(self, output: list[str]) -> bool:
-        return bool(output)

@@ -22,7 +22,7 @@ from aibox.decide.drift import Reason
 from aibox.decide.refusal import Refusal
 from tasks import ledger
 from tasks.drift_report import because, difference
-from tasks.facts import LaidFile, ListsAge, Probe
+from tasks.facts import LaidFile, Probe
 from tasks.progress import ProgressLine
 
 Commands = Generator[PyinfraCommand | str, None, None]
@@ -111,7 +111,7 @@ def write_command(path: str, user: str, group: str, mode: str, size: int) -> Str
     folder, quoted = QuoteString(str(target.parent)), QuoteString(path)
     owner = QuoteString(f"{user}:{group}")
     return StringCommand(
-        *("set -e; umask 077; mkdir -p -m 755", folder, "; : >", aside, ";"),
+        *("set -e; (umask 022; mkdir -p", folder, "); umask 077; : >", aside, ";"),
         *("chown", owner, aside, "; chmod", QuoteString(mode), aside, ";"),
         *("base64 -d >", aside, "; test $(stat -c %s", aside, f") = {size};"),
         *("sync", aside, ";"),
@@ -175,7 +175,7 @@ def packages(names: list[str]) -> Commands:
         there = host.get_fact(deb.DebPackages)
         absent = [name for name in names if name.partition("=")[0] not in there]
         because(host, f"to be installed: {', '.join(absent or names)}")
-    if installing and not host.get_fact(ListsAge):
+    if installing:  # lists that are too old end in a 404, and their age can't be told for sure
         yield "apt-get update -q"
     yield from installing
 
@@ -239,7 +239,10 @@ def call_aibox(
     if not ok or not lines:
         said = output.stderr.strip() or "no answer"
         raise ConnectionError(said.splitlines()[-1])  # the last line says it, a traceback's too
-    answer: dict[str, Any] = json.loads(lines[-1])
+    try:
+        answer: dict[str, Any] = json.loads(lines[-1])
+    except ValueError:
+        raise ConnectionError(f"aibox said {lines[-1]!r}") from None
     return answer
 
 

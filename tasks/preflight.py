@@ -89,5 +89,7 @@ def asked(settings: Settings, box: Box | None) -> dict[str, Any]:
     return {
         "folders": [settings.releases_folder, settings.models_folder, settings.cache_folder],
         "ports": [settings.server_port],
+        "user": settings.server_user,
+        "unit_file": f"/etc/systemd/system/{settings.server_unit}.service",
         "sizes": sizes,
     }

@@ -18,7 +18,8 @@ class ProgressLine:
 
     def __init__(self, box: Host, name: str) -> None:
         self.box, self.name = box, name
-        self.in_place = sys.stderr.isatty()
+        # several boxes would write over each other's line
+        self.in_place = sys.stderr.isatty() and len(box.state.inventory) == 1
         self.said_step, self.said_at = "", 0.0
 
     def show(self, report: dict[str, Any] | None) -> None:

@@ -9,12 +9,20 @@ import jinja2
 from pyinfra import host
 from pyinfra.api import deploy, operation
 
+from aibox.decide.refusal import Refusal
 from aibox.decide.server import is_starting, reasons_to_restart
 from aibox.decide.unit import exec_start, systemd_assignment
 from tasks.box import AIBOX, PROJECT, Box
 from tasks.drift_report import because
 from tasks.facts import Probe
-from tasks.operations import Commands, job_command, laid_down, service_user, starts_at_boot
+from tasks.operations import (
+    Commands,
+    job_command,
+    laid_down,
+    refused,
+    service_user,
+    starts_at_boot,
+)
 
 
 @deploy("Server")
@@ -46,6 +54,8 @@ def unit_text(box: Box) -> str:
         user=serving.user,
         port=serving.port,
         start_timeout=serving.start_timeout,
+        weights=serving.weights,
+        release=serving.release,
         aibox=AIBOX,
         environment=[
             systemd_assignment(name, value) for name, value in serving.environment.items()
@@ -56,7 +66,13 @@ def unit_text(box: Box) -> str:
 
 def server_state(box: Box) -> dict[str, Any]:
     """The probe's answer about the server (unit, process, health, last proof)."""
-    asked = {"unit": box.unit, "port": box.settings.server_port, "proof": box.proof_record}
+    asked = {
+        "unit": box.unit,
+        "port": box.settings.server_port,
+        "proof": box.proof_record,
+        "release": box.release_folder,
+        "weights": box.weights_folder,
+    }
     state: dict[str, Any] = host.get_fact(Probe, "server", json.dumps(asked))
     return state
 
@@ -75,6 +91,18 @@ def switched(box: Box) -> Commands:
     timeout = box.settings.start_timeout_s + 60
     spec = {"unit": box.unit, "restart": bool(reasons), "timeout": timeout}
     yield job_command("switch", AIBOX, "switch", spec)
+    left = reasons_to_restart(server_state(box), box.serving)
+    if left:
+        yield refused(still_another(box, left))
+
+
+def still_another(box: Box, left: list[str]) -> Refusal:
+    drop_ins = server_state(box)["unit"].get("DropInPaths") or "none"
+    return Refusal(
+        f"{box.unit} was started anew, and still {'; '.join(left)}",
+        "a server that runs what the card says",
+        f"look at what overrides its unit (drop-ins: {drop_ins}): systemctl cat {box.unit}",
+    )
 
 
 @operation()

@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,13 +60,24 @@ def fetch(spec: Spec, progress: Progress) -> dict[str, Any]:
     verified |= obtain(work, missing, spec, progress)
     progress.step("reading the weights' headers")
     prove(work, spec)
-    record = {"commit": spec["commit"], "files": verified}
+    record = {"commit": spec["commit"], "files": verified, "changed": changed(folder, missing)}
     write_whole(work / ".verified.json", json.dumps(record))
     subprocess.run(["sync", "--file-system", str(work)], check=True)
     if work != folder:
         work.rename(folder)
         subprocess.run(["sync", str(folder.parent)], check=True)
     return {"fetched": missing}
+
+
+def changed(folder: Path, missing: list[str]) -> float | None:
+    """When a file was last replaced in a folder that a server may run from (epoch seconds)."""
+    if missing and folder.is_dir():
+        return time.time()
+    try:
+        before: float | None = json.loads((folder / ".verified.json").read_text()).get("changed")
+    except (OSError, ValueError):
+        return None
+    return before
 
 
 def check(spec: Spec, progress: Progress) -> dict[str, Any]:
@@ -195,7 +207,10 @@ def aria2(work: Path, paths: list[str], spec: Spec) -> tuple[int, str]:
     command += ["--max-tries=5", "--retry-wait=3", "--connect-timeout=20", "--timeout=60"]
     command += ["--auto-save-interval=5", "--console-log-level=warn", "--summary-interval=0"]
     command += ["--no-conf=true", "--ca-certificate=/etc/ssl/certs/ca-certificates.crt"]
-    done = subprocess.run(command, input=wanted, text=True, capture_output=True, check=False)
+    environment = {**os.environ, "LC_ALL": "C"}  # its words are read
+    done = subprocess.run(
+        command, input=wanted, text=True, capture_output=True, check=False, env=environment
+    )
     return done.returncode, done.stdout + done.stderr
 
 

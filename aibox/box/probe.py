@@ -65,6 +65,8 @@ def system(asked: dict[str, Any]) -> dict[str, Any]:
         "ports": {str(port): owner_of(port) for port in asked["ports"]},
         "dpkg": dpkg(),
         "gpu": gpu(),
+        "account": account(asked["user"]),
+        "foreign_unit": foreign_unit(asked["unit_file"]),
         "sizes": {name: size_of(paths) for name, paths in asked["sizes"].items()},
     }
 
@@ -109,6 +111,23 @@ def size_of(paths: list[str]) -> int:
     there = [path for path in paths if Path(path).exists()]
     found = text_of(["du", "-s", "--block-size=1", *there]) if there else None
     return sum(int(line.split()[0]) for line in (found or "").splitlines())
+
+
+def account(name: str) -> dict[str, Any] | None:
+    """A user of the box: number and login shell; None when there is no such user."""
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError:
+        return None
+    return {"uid": found.pw_uid, "shell": found.pw_shell}
+
+
+def foreign_unit(path: str) -> bool:
+    """Whether a unit file is there that no deploy has written: ours say so in their first line."""
+    try:
+        return not Path(path).read_text(errors="replace").startswith("# Laid down by the deploy")
+    except OSError:
+        return False
 
 
 def owner_of(port: int) -> dict[str, Any] | None:
@@ -307,6 +326,10 @@ def server(asked: dict[str, Any]) -> dict[str, Any]:
         "file": file_stamp(unit.get("FragmentPath", "")),
         "health": health(asked["port"]) if pid else None,
         "proof": record_in(Path(asked["proof"])),
+        "changed": {
+            "release": changed_at(Path(asked["release"]) / "release.json"),
+            "weights": (record_in(Path(asked["weights"]) / ".verified.json") or {}).get("changed"),
+        },
     }
 
 
@@ -334,6 +357,14 @@ def process(pid: int, started: str) -> dict[str, Any] | None:
         ),
         "started": start.timestamp(),
     }
+
+
+def changed_at(path: Path) -> float | None:
+    """When a file was last written, in seconds since the epoch."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
 
 
 def file_stamp(path: str) -> dict[str, Any] | None:

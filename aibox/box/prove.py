@@ -26,21 +26,26 @@ def prove(spec: Spec) -> dict[str, Any]:
     began = time.monotonic()
     answer = complete(spec)
     seconds = time.monotonic() - began
-    text = text_of(answer)
+    try:
+        text, tokens = text_of(answer), int(answer["usage"]["completion_tokens"])
+    except (KeyError, IndexError, TypeError):
+        raise unanswered(spec, f"it answered {str(answer)[:300]}") from None
     if not re.search(spec["probe"]["expect"], text, re.DOTALL):
         raise JobError(
             f"the probe was answered with {text[:200]!r}",
             f"an answer that matches {spec['probe']['expect']!r}",
             f"look at `journalctl -u {spec['unit']}`; the card says what a sane answer is",
         )
-    drafts = difference(before, counters(spec))
+    try:
+        drafts = difference(before, counters(spec))
+    except ValueError as error:  # counters that fell: it was restarted in between
+        raise unanswered(spec, error) from None
     if spec["speculative"] and not drafts.accepted_tokens:
         raise JobError(
             f"{drafts.draft_tokens} draft tokens, none accepted",
             "accepted draft tokens: the card turns MTP on",
             "do not trust the speed-up; take speculative-config away or look at the weights' head",
         )
-    tokens = int(answer["usage"]["completion_tokens"])
     record = {
         "identity": spec["identity"],
         "text": text,

@@ -17,6 +17,8 @@ SYSTEMD_FLOOR = 252  # Debian 12's, the oldest supported
 # The server's processes took about 4 GB with a tiny model on the CPU; a machine sold with 8 GB
 # reports a little less than that.
 MEMORY_FLOOR_BYTES = 7_500_000_000
+FIRST_PERSON = 1000  # Debian and Ubuntu give people's logins numbers from here on
+NO_LOGIN = ("/nologin", "/false")
 CLOCK_TOLERANCE_S = 600  # beyond ten minutes certificates start to look wrong
 
 
@@ -36,6 +38,14 @@ class PortOwner:
     pid: int
     name: str
     unit: str | None
+
+
+@dataclass(frozen=True)
+class Account:
+    """A user that exists on the box."""
+
+    uid: int
+    shell: str
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,8 @@ class BoxReport:
     dpkg_present: bool
     dpkg_broken: tuple[str, ...]
     gpu: Gpu
+    account: Account | None  # of the server's user
+    foreign_unit: bool  # a unit file of the server's name that no deploy has written
     sizes: Mapping[str, int]
 
     @classmethod
@@ -94,6 +106,8 @@ class BoxReport:
             dpkg_present=dpkg.truth("present"),
             dpkg_broken=dpkg.texts("broken"),
             gpu=_gpu(report.part("gpu")),
+            account=_account(report),
+            foreign_unit=report.truth("foreign_unit"),
             sizes=report.part("sizes").counts(),
         )
 
@@ -109,6 +123,7 @@ class Wanted:
     gpu_uuid: str | None
     server_port: int
     server_unit: str  # without ".service"
+    server_user: str
     releases_folder: str
     release_folder: str | None  # of the one release; None when no lock fits the box's Python
     release_bytes: int
@@ -131,6 +146,8 @@ def judge(report: BoxReport, wanted: Wanted) -> list[Refusal]:
         _memory(report),
         _clock(report, wanted),
         _port(report, wanted),
+        _user(report, wanted),
+        _unit(report, wanted),
         *_gpu_faults(report, wanted),
         *_disk_faults(report, wanted),
     ]
@@ -259,6 +276,30 @@ def _port(report: BoxReport, wanted: Wanted) -> Refusal | None:
         f"port {wanted.server_port} belongs to {_shown_owner(owner)}",
         f"a free port, or {wanted.server_unit}.service on it",
         f"stop it on the box with {_stopping(owner)}, or set server_port to a free one",
+    )
+
+
+def _user(report: BoxReport, wanted: Wanted) -> Refusal | None:
+    """A person's login would lose its shell and its home to the service."""
+    account = report.account
+    if account is None or account.uid < FIRST_PERSON or account.shell.endswith(NO_LOGIN):
+        return None
+    return Refusal(
+        f"{wanted.server_user} is a login on the box (uid {account.uid}, {account.shell})",
+        "a user for the server alone",
+        "set server_user to a name that nobody has, such as vllm",
+    )
+
+
+def _unit(report: BoxReport, wanted: Wanted) -> Refusal | None:
+    if not report.foreign_unit:
+        return None
+    name = f"{wanted.server_unit}.service"
+    return Refusal(
+        f"/etc/systemd/system/{name} is there, and no deploy has written it",
+        "a unit that a deploy laid down, or none",
+        f"keep yours: on the box `systemctl disable --now {name}`, and rename the file; "
+        "or set server_unit to another name and server_port to a free one",
     )
 
 
@@ -448,6 +489,13 @@ def _ports(part: _Part) -> dict[int, PortOwner | None]:
             raise ValueError(f"{part.where}: expected port numbers, found {_short(port)}")
         owners[int(port)] = None if value is None else _owner(part.part(port))
     return owners
+
+
+def _account(report: _Part) -> Account | None:
+    if report.value.get("account", {}) is None:
+        return None
+    part = report.part("account")
+    return Account(part.count("uid"), part.text("shell"))
 
 
 def _owner(part: _Part) -> PortOwner:

@@ -78,6 +78,11 @@ def reasons_to_restart(state: Mapping[str, Any] | None, wanted: Serving) -> list
     ]
     if not reasons and process["started"] < file["changed"]:
         reasons.append("it is older than its unit file")
+    reasons += [
+        f"it is older than its {part}"
+        for part in ("release", "weights")
+        if not reasons and process["started"] < (state["changed"][part] or 0)
+    ]
     if not reasons and state["unit"]["ActiveState"] not in ("active", "activating"):
         reasons.append(f"it is {state['unit']['ActiveState']}")
     return [without_secrets(reason) for reason in reasons]

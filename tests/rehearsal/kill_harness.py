@@ -163,7 +163,9 @@ class Harness:
         for process in servers:
             with suppress(ProcessLookupError):  # an earlier run's, going by itself
                 os.kill(process, signal.SIGKILL)
-        failed_in_words(run.ended(), ("the connection to the box ended", "no longer answers"))
+        failed_in_words(
+            run.ended(), ("the connection to the box ended", "no longer answers", "gave no answer")
+        )
         return where(run, operation)
 
     def disk_full_in(self, box: Box, run: Stepped, operation: Operation) -> str:

@@ -50,7 +50,7 @@ class Terminal:
     def said(self) -> str:
         return COLOURS.sub("", self.shown.decode(errors="replace")).replace("\r", "")
 
-    def wait_for(self, text: str, timeout_s: float = 60) -> None:
+    def wait_for(self, text: str, timeout_s: float = 180) -> None:
         """Read until the text stands there."""
         end = time.monotonic() + timeout_s
         while text not in self.said:

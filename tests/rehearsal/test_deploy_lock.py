@@ -58,7 +58,7 @@ def test_a_second_deploy_names_the_first_and_changes_nothing(box: Box, hub: Hub)
         assert state_of(box) == before
 
         first.process.kill()
-        box.run(f"timeout 5 sh -c 'until {FREE}; do sleep 0.1; done'")
+        box.run(f"timeout 60 sh -c 'until {FREE}; do sleep 0.1; done'")
     ended = deploy({box: other}, "-y")
     assert ended.code == 0, ended.said
     assert not is_held(box)
@@ -98,4 +98,4 @@ def test_a_holder_nobody_listens_to_lets_go(tmp_path: Path) -> None:
         by = json.loads(second.stdout)["by"]
         assert (second.returncode, by["who"], by["holder"]) == (1, "me", holder.pid)
         holder.stdout.close()
-        assert holder.wait(5) == 0
+        assert holder.wait(60) == 0

@@ -5,6 +5,7 @@ One serving box for all: a test that changes it puts it back, or deploys.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -13,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +24,7 @@ import pytest
 
 from tests.rehearsal.box import Box
 from tests.rehearsal.emulation.hub import Hub
+from tests.rehearsal.jobs import until
 from tests.rehearsal.machine import CHECKOUT
 from tests.rehearsal.provision import HERE, HostData, connection, deploy, environment, standin
 
@@ -84,7 +85,7 @@ def check(
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=300,
         )
         return ended(done.returncode, done.stdout, done.stderr, folder)
 
@@ -547,6 +548,27 @@ def test_a_refusal_is_1(
     assert found.table == ""
 
 
+def is_connected(check: int) -> bool:
+    """Whether the pyinfra that this check started has an ssh connection: it is at work."""
+    children = Path(f"/proc/{check}/task/{check}/children").read_text().split()
+    return any(sockets(child) & ssh_connections() for child in children)
+
+
+def sockets(pid: str) -> set[str]:
+    """The inodes of a process's sockets."""
+    found = set()
+    with contextlib.suppress(OSError):  # closed in the meantime: the next look shows more
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            found |= set(re.findall(r"socket:\[(\d+)\]", str(descriptor.readlink())))
+    return found
+
+
+def ssh_connections() -> set[str]:
+    """The inodes of established connections to port 22; the columns are those of proc(5)."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {row[9] for row in rows if row[2].endswith(":0016") and row[3] == "01"}
+
+
 @pytest.mark.parametrize("to_all", [True, False], ids=["Ctrl-C", "SIGINT to the check alone"])
 def test_an_interrupted_check_is_1(box: Box, hub: Hub, tmp_path: Path, to_all: bool) -> None:
     with subprocess.Popen(
@@ -558,15 +580,12 @@ def test_an_interrupted_check_is_1(box: Box, hub: Hub, tmp_path: Path, to_all: b
         text=True,
         start_new_session=True,
     ) as run:
-        children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
-        while not children.read_text():
-            time.sleep(0.02)
-        time.sleep(0.6)  # pyinfra is at work
+        until(lambda: is_connected(run.pid), "pyinfra reaches the box")
         if to_all:
             os.killpg(run.pid, signal.SIGINT)
         else:
             run.send_signal(signal.SIGINT)
-        table, log = run.communicate(timeout=30)
+        table, log = run.communicate(timeout=120)
     found = ended(run.returncode, table, log, tmp_path)
     assert found.code == 1, found.said
     assert found.document["failure"] == "interrupted"

@@ -237,7 +237,7 @@ def test_a_slow_hub_keeps_to_its_rate(hub: Hub) -> None:
     hub.ctl(slow=1_000_000)
     start = time.monotonic()
     fetch(_thing(hub), Range="bytes=0-499999")
-    assert 0.4 < time.monotonic() - start < 3
+    assert 0.4 < time.monotonic() - start < 20
 
 
 def test_a_gated_model_needs_a_token_and_the_right_one(hub: Hub, tmp_path: Path) -> None:

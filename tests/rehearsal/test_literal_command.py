@@ -54,7 +54,7 @@ class Control:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=300,
         )
         assert "Traceback" not in done.stderr, done.stderr
         return done

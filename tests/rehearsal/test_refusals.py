@@ -252,6 +252,28 @@ def test_a_taken_port_names_who_has_it(
     accepted()
 
 
+def test_a_unit_of_the_persons_own_is_not_overwritten(
+    box: Box, refused: Callable[..., Said], accepted: Callable[..., None]
+) -> None:
+    unit = "/etc/systemd/system/vllm-coder.service"
+    box.run(f"cat >{unit}", text="[Service]\nExecStart=/bin/sleep 1\n")
+    said = refused()
+    assert said.found == f"{unit} is there, and no deploy has written it"
+    assert "systemctl disable --now vllm-coder.service" in said.do
+    accepted(server_unit="vllm-other")
+    box.run(f"rm {unit}")
+    accepted()
+
+
+def test_a_login_is_not_made_the_servers_user(
+    refused: Callable[..., Said], accepted: Callable[..., None]
+) -> None:
+    said = refused(server_user="admin")
+    assert said.found.startswith("admin is a login on the box (uid 1")
+    assert "set server_user" in said.do
+    accepted()
+
+
 def test_a_full_disk_is_refused_with_its_figures(make_box: MakeBox, hub: Hub) -> None:
     box = make_box("refusals-disk", "bare", disk_limit_mb=600)
     box.run("sudo -n true", user="admin")

@@ -219,7 +219,7 @@ def test_one_box_refused_and_the_other_built_to_the_end(make_box: MakeBox, hub: 
     wrong.run("sudo -n true", user="admin")  # Debian's sudo leaves a mark in the home, once
     gpu.write_state(wrong.root, gpu.CARDS["h200"])
     with untouched(wrong):
-        ended = deploy({wrong: standin(hub.url), right: standin(hub.url)}, "-y", timeout_s=120)
+        ended = deploy({wrong: standin(hub.url), right: standin(hub.url)}, "-y", timeout_s=600)
     said = the_one_refusal(ended)
     assert said.box == wrong.name
     assert "150.8 GB (143771 MiB), compute capability 9.0" in said.found

@@ -69,7 +69,7 @@ WRONG_CARDS = [
     ('vllm: ">=0.31.0"', 'vlm: ">=0.31.0"\n  vllm: ">=0"', "needs.vlm: unknown; did you mean"),
     ("with_mtp: trust", "with_mtp: maybe", "expected trust or off"),
     ("with_mtp: trust", "with_mtp: on", "prefix_cache_with_mtp: found True (true/false)"),
-    ("max_tokens: 64", "max_tokens: 0", "probe.max_tokens: found 0 (a whole number)"),
+    ("max_tokens: 160", "max_tokens: 0", "probe.max_tokens: found 0 (a whole number)"),
     (
         '"18,\\\\s*19,\\\\s*20"',
         "(",

@@ -20,6 +20,7 @@ WANTED = Wanted(
     gpu_uuid=None,
     server_port=8000,
     server_unit="vllm-coder",
+    server_user="vllm",
     releases_folder="/opt/vllm/releases",
     release_folder=RELEASE,
     release_bytes=12 * GB,
@@ -63,6 +64,8 @@ def good_report() -> dict[str, Any]:
                 }
             ],
         },
+        "account": None,
+        "foreign_unit": False,
         "sizes": {RELEASE: 0, WEIGHTS: 0},
     }
 
@@ -289,3 +292,23 @@ def test_any_report_is_judged_or_a_value_error(changes: dict[str, object]) -> No
         assert "report" in str(error)
         return
     assert isinstance(judge(report, WANTED), list)
+
+
+@pytest.mark.parametrize(
+    ("account", "refused"),
+    [
+        (None, False),
+        ({"uid": 998, "shell": "/usr/sbin/nologin"}, False),
+        ({"uid": 1001, "shell": "/usr/sbin/nologin"}, False),
+        ({"uid": 1000, "shell": "/bin/bash"}, True),
+    ],
+)
+def test_a_persons_login_is_not_taken_for_the_server(account: Any, refused: bool) -> None:
+    found = refusals(at(good_report(), "account", account))
+    assert any("set server_user to" in text for text in found) is refused
+
+
+def test_a_unit_that_no_deploy_has_written_is_not_overwritten() -> None:
+    [text] = refusals(at(good_report(), "foreign_unit", True))
+    assert "/etc/systemd/system/vllm-coder.service" in text
+    assert "rename the file" in text

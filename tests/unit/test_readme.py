@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-# Each command of the pages, and the test file (with the words it runs) that runs it.
+ACTIVATED = ". bin/activate && command -v pyinfra"
+# Each command of the pages, and the file of `make test` (with the words it runs) that runs it.
 RUN_BY = {
-    "make": ("tests/rehearsal/test_local.py", '"make"'),
+    "make": ("tests/rehearsal/test_main_job.py", '"make", "rehearsal"'),  # it makes `env` first
     "make rehearsal": ("tests/rehearsal/test_main_job.py", '"make", "rehearsal"'),
     "make test": (".ci/run", "make test"),
     "make rehearsal-down": (".ci/run", "rehearsal-down"),
-    ". .venv/bin/activate": ("tests/rehearsal/test_local.py", "activate"),
+    ". .venv/bin/activate": ("tests/unit/test_readme.py", ACTIVATED),
     "python -m tasks.pin qwen3.8-27b": ("tests/rehearsal/test_pin.py", "tasks.pin"),
     "pyinfra inventory deploy.py": (
         "tests/rehearsal/test_literal_command.py",
@@ -30,6 +33,7 @@ RUN_BY = {
         "tests/rehearsal/test_converged.py",
         '"--dry", "--diff"',
     ),
+    "pyinfra --chdir FOLDER …": ("tests/rehearsal/test_literal_command.py", "pyinfra --chdir"),
     "python -m tasks.drift": ("tests/rehearsal/test_drift.py", '"-m", "tasks.drift"'),
     ".venv/bin/python -m tests.rehearsal ssh rehearsal": (
         "tests/rehearsal/test_command_line.py",
@@ -38,10 +42,29 @@ RUN_BY = {
 }
 
 
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# `make` may also be the name of a package: "install `make …`"
+INLINE = re.compile(r"(?<!install )`((?:make|pyinfra|python -m)(?: [^`]+)?)`")
+
+
 def commands(page: Path) -> list[str]:
-    """The lines of a page's sh blocks."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    return [line.strip() for block in blocks for line in block.splitlines() if line.strip()]
+    """The lines of a page's sh blocks, without comments."""
+    blocks = [text for kind, text in BLOCK.findall(page.read_text()) if kind == "sh"]
+    lines = [line.split("  #")[0].strip() for block in blocks for line in block.splitlines()]
+    return [line for line in lines if line]
+
+
+def inline_commands(page: Path) -> list[str]:
+    """The commands in a page's sentences."""
+    return INLINE.findall(" ".join(BLOCK.sub("", page.read_text()).split()))
+
+
+def targets() -> dict[str, list[str]]:
+    """The Makefile's phony targets, each with what it needs."""
+    text = (ROOT / "Makefile").read_text()
+    phony = set(re.findall(r"^\.PHONY:(.*)", text, re.MULTILINE)[0].split())
+    rules = re.findall(r"^([\w-]+):(?!=)(.*)$", text, re.MULTILINE)
+    return {name: needs.split() for name, needs in rules if name in phony}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -52,9 +75,40 @@ def test_every_command_is_run_by_a_test(page: Path) -> None:
             text = (ROOT / "tests/rehearsal/test_command_line.py").read_text()
             assert f'"{verb}"' in text, command
             continue
+        if command.startswith(".venv/bin/python -m pytest "):  # is itself a run of tests
+            files = re.findall(r"\S+\.py\b", command)
+            assert files and all((ROOT / file).is_file() for file in files), command
+            continue
         assert command in RUN_BY, f"{page.name}: no test runs `{command}`"
         file, words = RUN_BY[command]
         assert words in (ROOT / file).read_text(), f"{file} does not run `{command}`"
+
+
+def test_what_runs_them_is_part_of_make_test() -> None:
+    for file, _ in RUN_BY.values():
+        whole = re.search(r"^pytestmark = .*\blong\b", (ROOT / file).read_text(), re.MULTILINE)
+        assert not whole, f"`make test` leaves out {file}"
+
+
+def test_make_alone_is_the_first_step_of_make_rehearsal() -> None:
+    assert re.search(r"^\.DEFAULT_GOAL := env$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert targets()["rehearsal"] == ["env"]
+
+
+def test_the_environment_can_be_activated() -> None:
+    """The one these tests run in; `make test` runs them in .venv."""
+    words = ["sh", "-c", ACTIVATED]
+    done = subprocess.run(words, cwd=sys.prefix, capture_output=True, text=True, check=False)
+    assert Path(done.stdout.strip()) == Path(sys.prefix) / "bin/pyinfra", done.stderr
+
+
+def test_every_command_in_a_sentence_of_the_readme_is_known() -> None:
+    found = inline_commands(ROOT / "README.md")
+    assert found
+    for command in found:
+        begins = any(f"{known} ".startswith(f"{command} ") for known in RUN_BY)
+        made = re.fullmatch(r"make ([\w-]+)", command)
+        assert begins or (made and made[1] in targets()), f"nothing knows `{command}`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

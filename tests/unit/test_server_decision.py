@@ -37,6 +37,7 @@ def state(**changes: Any) -> dict[str, Any]:
         "unit": {"ActiveState": "active", "SubState": "running"},
         "process": process,
         "file": {"path": "/etc/x", "sha256": "0", "changed": 1000.0},
+        "changed": {"release": 1500.0, "weights": None},
         "health": 200,
         "proof": {"identity": WANTED.identity},
     }
@@ -59,6 +60,8 @@ def test_a_server_that_is_what_is_wanted_is_left_alone() -> None:
         (state(process=None, unit={}), ["it is inactive"]),
         (state(process=None, unit={"ActiveState": "failed"}), ["it is failed"]),
         (state(file=None), ["its unit file is gone"]),
+        (state(changed={"release": 2001.0, "weights": None}), ["it is older than its release"]),
+        (state(changed={"release": 1.0, "weights": 2001.0}), ["it is older than its weights"]),
         (
             state(**process(command=[*WANTED.command[:-1], "8"])),
             ["it runs with --seed 8, wanted --seed 7"],

@@ -111,7 +111,11 @@ def test_a_word_is_quoted_for_exec_start(text: str, word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a\nb", "a\rb", "a\0b", "\x1b[0m", "\x7f", "\x85", "\ud800", "\ufdd0", "\U0002ffff"]
+    "text",
+    [
+        *("a\nb", "a\rb", "a\0b", "\x1b[0m", "\x7f", "\x85", "\ud800"),
+        *("\ufdd0", "a\ufffeb", "\U0002ffff"),
+    ],
 )
 def test_what_no_unit_file_can_hold_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no unit file can"):
