@@ -35,6 +35,17 @@ class Deploy:
     def said(self) -> str:
         return self.log + self.output
 
+    @property
+    def planned(self) -> list[str]:
+        """What a run with --dry --json that ended well would change, by operation."""
+        assert self.code == 0, self.said
+        rows = json.loads(self.output)["plan"]
+        return [
+            row["name"]
+            for row in rows
+            if row["hosts_with_change"] or row["hosts_with_conditional_change"]
+        ]
+
 
 def files_folder() -> Path:
     """What the file server serves under /files/: the extra file and the stand-in's wheel."""

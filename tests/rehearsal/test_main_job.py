@@ -71,16 +71,6 @@ def again(box: Box, *words: str, **data: object) -> Deploy:
     return deploy({box: {**production(record["url"]), **data}}, *words)
 
 
-def changes(ended: Deploy) -> list[str]:
-    assert ended.code == 0, ended.said
-    rows = json.loads(ended.output)["plan"]
-    return [
-        row["name"]
-        for row in rows
-        if row["hosts_with_change"] or row["hosts_with_conditional_change"]
-    ]
-
-
 def accepted_drafts(metrics: str) -> float:
     """Draft tokens accepted since the server started."""
     counters = [
@@ -155,7 +145,7 @@ def test_release_and_weights_are_what_the_locks_say(box: Box, host: Host) -> Non
 def test_a_second_deploy_changes_nothing(box: Box) -> None:
     pid = "systemctl show vllm-coder -p MainPID --value"
     before = box.run(pid).stdout
-    assert changes(again(box, "--dry", "--json")) == []
+    assert again(box, "--dry", "--json").planned == []
     ended = again(box, "-y")
     assert ended.code == 0, ended.said
     assert "Success" not in ended.log.split("--> Results")[0], ended.log
@@ -166,13 +156,13 @@ def test_a_killed_engine_comes_back(box: Box) -> None:
     box.run("pkill -9 -f VLLM::EngineCore")
     box.run(f"timeout 30 sh -c 'while {ACTIVE}; do sleep 0.2; done'")
     wait_until_active(box)
-    assert changes(again(box, "--dry", "--json")) == []
+    assert again(box, "--dry", "--json").planned == []
 
 
 def test_after_a_reboot_it_serves_by_itself(box: Box) -> None:
     box.reboot()
     wait_until_active(box)
-    assert changes(again(box, "--dry", "--json")) == []
+    assert again(box, "--dry", "--json").planned == []
 
 
 def test_compiled_it_serves_as_well(box: Box) -> None:
