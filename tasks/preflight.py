@@ -10,6 +10,7 @@ from pyinfra import config, host, logger, state
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.connectors.ssh import connector_data_meta
 
+from aibox.decide import manifest
 from aibox.decide.access import judge_login
 from aibox.decide.preflight import BoxReport, judge, warnings
 from aibox.decide.refusal import Refusal
@@ -91,5 +92,6 @@ def asked(settings: Settings, box: Box | None) -> dict[str, Any]:
         "ports": [settings.server_port],
         "user": settings.server_user,
         "unit_file": f"/etc/systemd/system/{settings.server_unit}.service",
+        "deployed": manifest.DEPLOYED,
         "sizes": sizes,
     }

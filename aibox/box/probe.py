@@ -66,7 +66,7 @@ def system(asked: dict[str, Any]) -> dict[str, Any]:
         "dpkg": dpkg(),
         "gpu": gpu(),
         "account": account(asked["user"]),
-        "foreign_unit": foreign_unit(asked["unit_file"]),
+        "foreign_unit": foreign_unit(Path(asked["unit_file"]), Path(asked["deployed"])),
         "sizes": {name: size_of(paths) for name, paths in asked["sizes"].items()},
     }
 
@@ -122,12 +122,20 @@ def account(name: str) -> dict[str, Any] | None:
     return {"uid": found.pw_uid, "shell": found.pw_shell}
 
 
-def foreign_unit(path: str) -> bool:
-    """Whether a unit file is there that no deploy has written: ours say so in their first line."""
+def foreign_unit(path: Path, deployed: Path) -> bool:
+    """Whether a unit file is there that a person would lose: no deploy has written it.
+
+    Ours say so in their first line. Where the deploy's own record names the unit, another content
+    is drift; a masked unit has none.
+    """
+    record = record_in(deployed) or {}
+    if record.get("server", {}).get("unit") == path.name:
+        return False
     try:
-        return not Path(path).read_text(errors="replace").startswith("# Laid down by the deploy")
+        text = path.read_text(errors="replace")
     except OSError:
         return False
+    return bool(text.strip()) and not text.startswith("# Laid down by the deploy")
 
 
 def owner_of(port: int) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from tests.unit.conftest import ROOT
 
 def test_it_runs_from_standard_input_on_a_bare_python() -> None:
     asked = {"folders": ["/nowhere/at/all"], "ports": [1], "sizes": {"x": ["/nowhere"]}}
-    asked |= {"user": "nobody-of-that-name", "unit_file": "/nowhere.service"}
+    asked |= {"user": "nobody-of-that-name", "unit_file": "/nowhere.service", "deployed": "/no"}
     done = subprocess.run(
         [sys.executable, "-IS", "-", "system", json.dumps(asked)],
         input=(ROOT / "aibox/box/probe.py").read_text(),
@@ -171,3 +171,25 @@ def test_drop_ins_are_looked_for_where_systemd_does(unit: str, folders: list[str
 
 def test_a_drop_in_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert probe.content(tmp_path / "none") == "# cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("content", "recorded", "foreign"),
+    [
+        (None, None, False),
+        ("", None, False),  # masked
+        ("# Laid down by the deploy: change the model card.\n[Unit]\n", None, False),
+        ("[Service]\nExecStart=/home/me/vllm\n", None, True),
+        ("[Service]\nExecStart=/home/me/vllm\n", "vllm-coder.service", False),  # drift
+        ("[Service]\nExecStart=/home/me/vllm\n", "other.service", True),
+    ],
+)
+def test_a_units_file_is_foreign_where_a_person_would_lose_it(
+    tmp_path: Path, content: str | None, recorded: str | None, foreign: bool
+) -> None:
+    unit, record = tmp_path / "vllm-coder.service", tmp_path / "deployed.json"
+    if content is not None:
+        unit.write_text(content)
+    if recorded is not None:
+        record.write_text(json.dumps({"server": {"unit": recorded}}))
+    assert probe.foreign_unit(unit, record) is foreign
