@@ -59,7 +59,13 @@ def refusal_of(uid: int, deployed: Deployed | None) -> Refusal | None:
 
 def print_rows(deployed: Deployed) -> int:
     server = deployed["server"]
-    asked = {"unit": server["unit"], "port": server["port"], "proof": server["proof"]}
+    asked = {
+        "unit": server["unit"],
+        "port": server["port"],
+        "proof": server["proof"],
+        "release": deployed["release"]["folder"],
+        "weights": deployed["weights"]["folder"],
+    }
     found = probe.server(asked)
     serving = found["process"] is not None and found["health"] == 200
     since = moment(found["process"]["started"]) if serving else None
