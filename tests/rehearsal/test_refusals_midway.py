@@ -45,10 +45,10 @@ def box(deployed: Box) -> Iterator[Box]:
 
 
 @pytest.fixture
-def release(box: Box) -> str:
+def release(deployed: Box) -> str:
     """The name of the release that is on the box, by the hash of its lock."""
     name = release_of((HERE / "group_data/locks" / LOCK).read_text())
-    assert inside(box, RELEASES) == {name}
+    assert inside(deployed, RELEASES) == {name}
     return name
 
 
@@ -157,17 +157,20 @@ def test_a_disk_that_fills_under_the_weights_is_named_and_the_download_goes_on(
 
 
 def test_a_disk_that_fills_under_a_release_is_named_and_leaves_nothing(
-    box: Box, hub: Hub, release: str
+    deployed: Box, hub: Hub, release: str
 ) -> None:
-    with small_disk(box, RELEASES, 64 * 1024) as enlarge:
-        said = run_refused(box, hub, **SMALL)
+    before = start_of_the_server(deployed)
+    with small_disk(deployed, RELEASES, 64 * 1024) as enlarge:
+        said = run_refused(deployed, hub, **SMALL)
         assert said.found.startswith(f"no space left on the disk at {RELEASES}/")
         assert said.expected.startswith("room for")
         assert said.do.startswith("free space on the box and run the deploy again")
-        assert inside(box, RELEASES) == set()
+        assert inside(deployed, RELEASES) == set()
+        assert start_of_the_server(deployed) == before
         enlarge()
-        run_well(box, hub, **SMALL)
-        assert inside(box, RELEASES) == {release}
+        run_well(deployed, hub, **SMALL)
+        assert inside(deployed, RELEASES) == {release}
+        assert start_of_the_server(deployed) != before  # the release was built under it
 
 
 # --- cards, once more, by nvidia-ml-py ----------------------------------------------------------
