@@ -91,13 +91,13 @@ def switched(box: Box) -> Commands:
     timeout = box.settings.start_timeout_s + 60
     spec = {"unit": box.unit, "restart": bool(reasons), "timeout": timeout}
     yield job_command("switch", AIBOX, "switch", spec)
-    left = reasons_to_restart(server_state(box), box.serving)
+    found = server_state(box)
+    left = reasons_to_restart(found, box.serving)
     if left:
-        yield refused(still_another(box, left))
+        yield refused(still_another(box, left, found["unit"].get("DropInPaths") or "none"))
 
 
-def still_another(box: Box, left: list[str]) -> Refusal:
-    drop_ins = server_state(box)["unit"].get("DropInPaths") or "none"
+def still_another(box: Box, left: list[str], drop_ins: str) -> Refusal:
     return Refusal(
         f"{box.unit} was started anew, and still {'; '.join(left)}",
         "a server that runs what the card says",

@@ -378,7 +378,7 @@ def changed_at(path: Path) -> float | None:
 def file_stamp(path: str) -> dict[str, Any] | None:
     try:
         content = Path(path).read_bytes()
-        changed = os.stat(path).st_mtime  # noqa: PTH116
+        changed = Path(path).stat().st_mtime
     except OSError:
         return None
     return {"path": path, "sha256": hashlib.sha256(content).hexdigest(), "changed": changed}
