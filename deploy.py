@@ -5,7 +5,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # pyinfra can be run in any folder
 
-from tasks import base, deploy_lock, preflight, proof, release, server, vram, weights
+from tasks import (
+    base,
+    cuda,
+    deploy_lock,
+    driver,
+    preflight,
+    proof,
+    release,
+    server,
+    vram,
+    weights,
+)
 
 # Reads settings and box, and refuses with every cause at once, before the first change.
 box = preflight.judged_box()
@@ -13,8 +24,10 @@ box = preflight.judged_box()
 if box:
     deploy_lock.held(name="One deploy at a time")
     base.laid_out(box=box)
+    driver.installed(box=box)
     vram.verified(box=box)
     weights.fetched(box=box)
+    cuda.toolkit_installed(box=box)
     release.built(box=box)
     weights.arrived(box=box)
     server.running(box=box)

@@ -130,6 +130,12 @@ def _list_is_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _not_empty(values: tuple[str, ...]) -> tuple[str, ...]:
+    if not values:
+        raise ValueError("expected at least one")
+    return values
+
+
 AcceptedText = Annotated[str, AfterValidator(_accepted)]
 BoxFolder = Annotated[str, AfterValidator(_folder_on_box)]
 ControlFolder = Annotated[str, AfterValidator(_folder_on_control)]
@@ -145,6 +151,11 @@ UserName = Annotated[str, AfterValidator(_user)]
 GpuUuid = Annotated[
     str, matches(r"GPU-[0-9a-fA-F-]{8,40}", "GPU- and hex digits, see nvidia-smi -L")
 ]
+FINGERPRINT = "a key's fingerprint, 40 hex digits without blanks, as text"
+PCI_ID = 'a PCI id in lower case, such as "10de:2bb1" (see `lspci -n -d 10de:`)'
+KeyFingerprint = Annotated[str, matches(r"[0-9A-Fa-f]{40}", FINGERPRINT)]
+PciId = Annotated[str, matches(r"10de:[0-9a-f]{4}", PCI_ID)]
 Sha256 = Annotated[str, matches(r"[0-9a-f]{64}", "64 hex digits")]
 PathInRelease = Annotated[str, AfterValidator(_relative)]
 ListAsTuple = BeforeValidator(_list_is_tuple)
+NotEmpty = AfterValidator(_not_empty)

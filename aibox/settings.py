@@ -23,7 +23,8 @@ from aibox.card import (
     load_card,
     load_weights_lock,
 )
-from aibox.decide import driver
+from aibox.decide import driver, driver_sources
+from aibox.decide.driver import DriverWanted
 from aibox.decide.figures import GB
 from aibox.decide.preflight import Wanted
 from aibox.decide.refusal import Refusal
@@ -38,10 +39,13 @@ from aibox.kinds import (
     DriverVersion,
     Environment,
     GpuUuid,
+    KeyFingerprint,
     ListAsTuple,
     ModelName,
+    NotEmpty,
     Package,
     PathInRelease,
+    PciId,
     Sha256,
     UnitName,
     Url,
@@ -54,6 +58,7 @@ __all__ = [
     "ReleaseLock",
     "Settings",
     "SettingsError",
+    "driver_wanted_from",
     "load_settings",
     "release_lock",
     "release_locks",
@@ -125,6 +130,21 @@ class Settings(_Strict):
     cache_folder: BoxFolder = Field(description="an absolute path, text")
     gpu_uuid: GpuUuid | None = Field(
         description="a card's UUID as `nvidia-smi -L` prints it, text, or None"
+    )
+    gpu_pci_ids: Annotated[tuple[PciId, ...], ListAsTuple, NotEmpty] = Field(
+        description='a list of at least one PCI id, such as ["10de:2bb1"]'
+    )
+    power_limit_w: int | None = Field(
+        ge=1, le=2000, description="a whole number of watts, at most 2000, or None"
+    )
+    uvm_disable_hmm: bool = Field(description="True or False")
+    reboot_timeout_s: int = Field(
+        ge=1, le=86400, description="seconds, a whole number from 1 to 86400"
+    )
+    reboot_while_serving: bool = Field(description="True or False")
+    nvidia_repository: Url = Field(description="an http or https URL, text")
+    nvidia_key: KeyFingerprint = Field(
+        description="a key's fingerprint, 40 hex digits without blanks, as text"
     )
     hub: Url = Field(description="an http or https URL, text")
     release_disk_gb: DecimalGB = Field(description="decimal GB, a number from 0")
@@ -567,15 +587,10 @@ def wanted_from(settings: Settings, lock: ReleaseLock | None, clock: float | Non
     lock: None when none fits the box's Python. clock: epoch seconds when the report arrived,
     now by default. LookupError without a weights lock.
     """
-    locks = release_locks(settings)
-    cuda = lock.cuda if lock else next((each.cuda for each in locks.values()), None)
     folder = f"{settings.releases_folder}/{lock.release_id}" if lock else None
     return Wanted(
-        locked_pythons=tuple(locks),
+        locked_pythons=tuple(release_locks(settings)),
         vllm_version=settings.vllm_version,
-        driver_version=settings.driver_version,
-        driver_floor=driver.floor_for_cuda(cuda),
-        gpu_uuid=settings.gpu_uuid,
         server_port=settings.server_port,
         server_unit=settings.server_unit,
         server_user=settings.server_user,
@@ -587,4 +602,28 @@ def wanted_from(settings: Settings, lock: ReleaseLock | None, clock: float | Non
         weights_bytes=settings.weights.total_bytes,
         reserve_bytes=round(settings.disk_reserve_gb * GB),
         clock=time.time() if clock is None else clock,
+    )
+
+
+def driver_wanted_from(
+    settings: Settings, lock: ReleaseLock | None, os_id: str, os_version: str
+) -> DriverWanted:
+    """What the driver stage asks of a box with an operating system such as ("debian", "13").
+
+    lock: None when none fits the box's Python; the CUDA of another one counts then.
+    """
+    cudas = [each.cuda for each in release_locks(settings).values()]
+    return DriverWanted(
+        version=settings.driver_version,
+        os_id=os_id,
+        os_version=os_version,
+        url=driver_sources.repository_url(settings.nvidia_repository, os_id, os_version),
+        fingerprint=settings.nvidia_key.upper(),
+        cuda=lock.cuda if lock else next(iter(cudas), None),
+        pci_ids=settings.gpu_pci_ids,
+        gpu_uuid=settings.gpu_uuid,
+        power_limit_w=settings.power_limit_w,
+        uvm_disable_hmm=settings.uvm_disable_hmm,
+        reboot_while_serving=settings.reboot_while_serving,
+        server_unit=settings.server_unit,
     )

@@ -14,7 +14,14 @@ server_unit = "vllm-coder"  # systemd unit, without .service
 server_user = "vllm"  # user the server runs as, never root
 server_port = 8000  # TCP port on localhost, 1 to 65535
 start_timeout_s = 900  # seconds until the server must answer; about 120 measured
+
+# The graphics card and its driver
 gpu_uuid = None  # "GPU-..." from `nvidia-smi -L`; only needed with several cards
+gpu_pci_ids = ["10de:2bb1", "10de:2bb4", "10de:2bb5"]  # cards that may serve, vendor:device
+power_limit_w = None  # whole watts, kept over reboots; None: the card's own limit
+uvm_disable_hmm = False  # True where cuInit fails with 3 or 999; needs a reboot
+reboot_timeout_s = 600  # seconds until a rebooted box must be back
+reboot_while_serving = False  # True: reboot although the server answers requests
 
 # Folders on the box, absolute
 releases_folder = "/opt/vllm/releases"  # one venv for each version and lock
@@ -22,6 +29,8 @@ models_folder = "/srv/models"  # weights, <model>/<commit>
 cache_folder = "/var/cache/aibox"  # downloads and compiled kernels
 
 # Sources
+nvidia_repository = "https://developer.download.nvidia.com/compute/cuda/repos"  # URL, of all
+nvidia_key = "EB693B3035CD5710E231E123A4B469963BF863CC"  # fingerprint, 40 hex digits
 hub = "https://huggingface.co"  # URL of the model hub
 release_extra_packages: list[str] = []  # Debian packages that a release needs beside the usual ones
 release_extra_files: list[dict[str, str]] = []  # added to a release: {"url", "sha256", "path"}

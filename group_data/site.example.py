@@ -9,5 +9,11 @@ Every name in all.py may stand here. The inventory puts its hosts into the group
 # With several cards in the box, the one that serves: `nvidia-smi -L` lists them.
 # gpu_uuid = "GPU-00000000-0000-0000-0000-000000000000"
 
+# Less power and heat for little speed; `nvidia-smi -q -d POWER` shows what the card allows.
+# power_limit_w = 450
+
+# A new driver needs a reboot: allow it although the server answers requests.
+# reboot_while_serving = True
+
 # Weights on a disk of their own (about 55 GB for the default model).
 # models_folder = "/data/models"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pyinfra import host
-from pyinfra.api import StringCommand, deploy, operation
+from pyinfra import host, state
+from pyinfra.api import QuoteString, StringCommand, deploy, operation
 
+from aibox.decide.preflight import unfinished
 from tasks import aibox_wheel
 from tasks.box import AIBOX_FOLDER, STATE_FOLDER, Box
 from tasks.drift_report import because
-from tasks.facts import Aibox
-from tasks.operations import Commands, laid_down, packages, roots_own
+from tasks.facts import Aibox, Probe
+from tasks.operations import Commands, laid_down, packages, refused, roots_own
 
 # venvs; what fetches weights; what Triton and FlashInfer compile with in the server.
 PACKAGES = ["python3-venv", "python3-dev", "gcc", "g++", "aria2", "ca-certificates"]
@@ -25,6 +26,7 @@ def laid_out(box: Box) -> None:
         path="/etc/apt/apt.conf.d/90aibox",
         content=APT_WAITS,
     )
+    dpkg_finished(name="dpkg has finished")
     packages(
         name="Packages of the distribution",
         names=[*PACKAGES, *box.settings.release_extra_packages],
@@ -32,6 +34,28 @@ def laid_out(box: Box) -> None:
     aibox_installed(name="aibox in its own venv")
     venv = f"{AIBOX_FOLDER}/{aibox_wheel.identity()}"
     roots_own(name="Owners of aibox's folders", folders=[AIBOX_FOLDER, venv, STATE_FOLDER])
+
+
+@operation()
+def dpkg_finished() -> Commands:
+    """What a power cut or a killed run left half-way is finished; apt does nothing before that."""
+    broken = host.get_fact(Probe, "dpkg")["broken"]
+    if not broken:
+        host.noop("every package is installed or gone")
+        return
+    for package in broken:
+        because(host, f"{package}, left so by a run that was cut off")
+    yield StringCommand("sh -c", QuoteString(FINISH))
+    left = host.get_fact(Probe, "dpkg")["broken"]
+    if state.is_executing and left:
+        yield refused(unfinished(tuple(left)))
+
+
+# Each is tried, whatever the one before said: what is left after it is what counts.
+FINISH = """export DEBIAN_FRONTEND=noninteractive
+dpkg --force-confdef --force-confold --configure -a
+apt-get -qy -o DPkg::Lock::Timeout=300 --no-install-recommends -f install
+true"""
 
 
 @operation()

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from aibox.decide import manifest
+from aibox.decide.driver import DriverWanted
 from aibox.decide.server import Serving, environment
+from aibox.decide.toolkit import cuda_home
 from aibox.decide.unit import server_command
 from aibox.settings import ReleaseLock, Settings
 
@@ -19,8 +21,8 @@ STATE_FOLDER = manifest.STATE_FOLDER
 
 
 @dataclass(frozen=True)
-class Box:
-    """Settings and release of one box, and what they make of it."""
+class Places:
+    """Where release and weights go, which the preflight asks about before it knows the box."""
 
     settings: Settings
     release: ReleaseLock
@@ -38,6 +40,17 @@ class Box:
         """Where a download stands until it is whole."""
         commit = self.settings.weights.commit
         return f"{self.settings.models_folder}/{self.settings.model}/.partial-{commit}"
+
+
+@dataclass(frozen=True)
+class Box(Places):
+    """Settings, release and driver of one box that was judged, and what they make of it.
+
+    nvidia_key: the armored signing key of NVIDIA's repository, its fingerprint checked.
+    """
+
+    driver: DriverWanted
+    nvidia_key: str
 
     @property
     def unit(self) -> str:
@@ -79,6 +92,7 @@ class Box:
                 self.release_folder,
                 settings.gpu_uuid,
                 settings.server_environment,
+                cuda_home(self.driver.cuda) if self.driver.cuda else None,
             ),
         )
 

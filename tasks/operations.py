@@ -143,6 +143,20 @@ def show_difference(lines: list[str]) -> None:
 
 
 @operation()
+def gone(path: str, unit: str | None = None) -> Commands:
+    """A file of ours that is no longer wanted; a unit is stopped and disabled first."""
+    if host.get_fact(LaidFile, path=path) is None:
+        host.noop(f"{path} is not there")
+        return
+    because(host, f"{path} is no longer wanted")
+    if unit is not None:
+        yield StringCommand("systemctl disable --now", QuoteString(unit))
+    yield StringCommand("rm -f", QuoteString(path))
+    if unit is not None:
+        yield "systemctl daemon-reload"
+
+
+@operation()
 def roots_own(folders: Sequence[str] = (), files: Sequence[str] = ()) -> Commands:
     """What is there of these belongs to root and only root may write to it: 755 and 644."""
     paths = {**dict.fromkeys(folders, "755"), **dict.fromkeys(files, "644")}

@@ -12,19 +12,27 @@ from pyinfra.connectors.ssh import connector_data_meta
 
 from aibox.decide import manifest
 from aibox.decide.access import judge_login
+from aibox.decide.driver import DriverWanted, install_reasons
+from aibox.decide.driver_evidence import Evidence
+from aibox.decide.driver_refusals import RepositoryAnswer, repository_refusals
+from aibox.decide.driver_sources import KEY, SOURCE, repository_question
 from aibox.decide.preflight import BoxReport, judge, warnings
 from aibox.decide.refusal import Refusal
+from aibox.decide.toolkit import toolkit_reasons
 from aibox.settings import (
     ReleaseLock,
     Settings,
     SettingsError,
+    driver_wanted_from,
     load_settings,
     release_lock,
     wanted_from,
 )
-from tasks.box import PROJECT, Box
+from tasks.box import PROJECT, Box, Places
 from tasks.facts import Login, Probe
 from tasks.operations import say_refusal
+
+REPOSITORY_TIMEOUT_S = 300  # the distribution's own lists are fetched with it
 
 _loaded: dict[str, Settings] = {}
 _judged: dict[str, Box] = {}
@@ -46,18 +54,14 @@ def judged_box() -> Box | None:
     settings = settings_of_all_boxes()[host.name]
     login = host.get_fact(Login, _sudo=False)
     refusals = refusals_of_login(login)
-    box = None
-    if not refusals:
-        lock = release_lock(settings, login["python"])
-        box = Box(settings, lock) if isinstance(lock, ReleaseLock) else None
-        refusals = refusals_of_box(settings, box)
-    for refusal in refusals:
+    judged = refusals or look(settings, release_lock(settings, login["python"]))
+    if isinstance(judged, Box):
+        _judged[host.name] = judged
+        return judged
+    for refusal in judged:
         say_refusal(host, refusal)
-    if refusals or box is None:
-        state.fail_hosts({host})
-        return None
-    _judged[host.name] = box
-    return box
+    state.fail_hosts({host})
+    return None
 
 
 def judged() -> dict[str, Box]:
@@ -73,15 +77,59 @@ def refusals_of_login(login: dict[str, Any]) -> list[Refusal]:
     return [refusal] if refusal else []
 
 
-def refusals_of_box(settings: Settings, box: Box | None) -> list[Refusal]:
-    answer = host.get_fact(Probe, "system", json.dumps(asked(settings, box)))
+def look(settings: Settings, found_lock: ReleaseLock | Refusal) -> Box | list[Refusal]:
+    """The box itself: what it is, its cards and driver, and what NVIDIA's repository offers it."""
+    lock = found_lock if isinstance(found_lock, ReleaseLock) else None
+    places = Places(settings, lock) if lock else None
+    answer = host.get_fact(Probe, "system", json.dumps(asked(settings, places)))
     report = BoxReport.parse(json.dumps(answer))
-    for warning in warnings(report):
+    wanted = wanted_from(settings, lock)
+    wanted_driver = driver_wanted_from(settings, lock, report.os_id, report.os_version)
+    evidence = evidence_of(wanted_driver.cuda)
+    for warning in warnings(report, evidence):
         host.log(warning, logger.warning)
-    return judge(report, wanted_from(settings, box.release if box else None))
+    serving = is_serving(settings, report)
+    refusals = judge(report, wanted, evidence, wanted_driver, serving=serving)
+    if refusals or lock is None:
+        return refusals
+    key = evidence.key if evidence.key_fingerprint == wanted_driver.fingerprint else None
+    if key is None or asks_for_packages(evidence, wanted_driver):
+        offered = repository_answer(evidence, wanted_driver)
+        free = report.disks[settings.releases_folder].free_bytes
+        reserve = wanted.reserve_bytes
+        refusals = repository_refusals(offered, evidence, wanted_driver, free, reserve)
+        key = offered.key
+    if refusals or key is None:
+        return refusals
+    return Box(settings, lock, wanted_driver, key)
 
 
-def asked(settings: Settings, box: Box | None) -> dict[str, Any]:
+def is_serving(settings: Settings, report: BoxReport) -> bool:
+    """Whether our own server holds its port: a reboot would cut somebody off."""
+    owner = report.ports.get(settings.server_port)
+    return owner is not None and owner.unit == f"{settings.server_unit}.service"
+
+
+def evidence_of(cuda: str | None) -> Evidence:
+    """What stands on the box of driver and toolkit."""
+    question = {"key_file": KEY, "source_file": SOURCE, "cuda": cuda}
+    return Evidence.parse(json.dumps(host.get_fact(Probe, "driver", json.dumps(question))))
+
+
+def asks_for_packages(evidence: Evidence, wanted: DriverWanted) -> bool:
+    reasons = install_reasons(evidence, wanted)
+    return bool(reasons or (wanted.cuda and toolkit_reasons(evidence, wanted.cuda)))
+
+
+def repository_answer(evidence: Evidence, wanted: DriverWanted) -> RepositoryAnswer:
+    """What apt would do with NVIDIA's repository, tried in a folder that is thrown away."""
+    question = json.dumps(repository_question(evidence, wanted))
+    # With a timeout a fact is asked plainly: this one is dear, and is asked in few runs only.
+    answer = host.get_fact(Probe, "repository", question, _timeout=REPOSITORY_TIMEOUT_S)
+    return RepositoryAnswer.parse(json.dumps(answer))
+
+
+def asked(settings: Settings, box: Places | None) -> dict[str, Any]:
     """The probe's question: which disks and ports matter, and what of ours is there already."""
     sizes = {}
     if box:

@@ -45,6 +45,8 @@ def described(report: dict[str, Any]) -> str:
     step, done, total, rate = (report[key] for key in ("step", "done", "total", "rate"))
     if done is None:
         return f"{step}, {duration(report['seconds'])}"
+    if report["unit"] == "%":
+        return f"{step} {done:.0f} %, {duration(report['seconds'])}"
     if not total:
         return f"{step}, {size(done)}, {duration(report['seconds'])}"
     words = [f"{step} {100 * done / total:.0f} %", f"{size(done)} of {size(total)}"]

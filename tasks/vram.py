@@ -1,4 +1,4 @@
-"""The 96 GB check, on the word of nvidia-ml-py on the box."""
+"""The 96 GB check, on the word of nvidia-ml-py and of CUDA itself on the box."""
 
 from __future__ import annotations
 
@@ -6,32 +6,45 @@ from pyinfra import host
 from pyinfra.api import deploy, operation
 
 from aibox.decide.refusal import Refusal
-from aibox.decide.vram import Card, judge
-from tasks.box import AIBOX, Box
+from aibox.decide.vram import Card, VramReport, cuda_refusal, judge, memory_refusal
+from tasks.box import Box
 from tasks.drift_report import because
-from tasks.facts import AiboxAnswer
+from tasks.driver import is_pending, vram_report
 from tasks.operations import Commands, refused
+from tasks.server import server_state
+
+DEFAULT_SHARE = 0.92  # vLLM's own, where the card of the model says nothing
 
 
 @deploy("VRAM")
 def verified(box: Box) -> None:
-    vram_verified(name="96 GB of VRAM, by NVML", gpu_uuid=box.settings.gpu_uuid)
+    vram_verified(name="96 GB of VRAM, by NVML and cuInit", box=box)
 
 
 @operation()
-def vram_verified(gpu_uuid: str | None) -> Commands:
+def vram_verified(box: Box) -> Commands:
     """Fails in words where the card is not the one the model needs; changes nothing."""
-    answer = host.get_fact(AiboxAnswer, program=AIBOX, words="vram")
-    if answer is None:
-        host.noop("aibox is not on the box yet; the run itself will ask it")
+    report = vram_report()
+    if report is None or is_pending(box):
+        host.noop("comes with the driver; the run itself will ask")
         return
-    cards = [
-        Card(**{**card, "capability": card["capability"] and tuple(card["capability"])})
-        for card in answer["cards"]
-    ]
-    verdict = judge(cards, answer["error"], gpu_uuid)
+    verdict = verdict_of(box, report)
     if isinstance(verdict, Refusal):
         because(host, verdict.found)
         yield refused(verdict)
     else:
         host.noop(f"{verdict.name}: 96 GB verified")
+
+
+def verdict_of(box: Box, report: VramReport) -> Card | Refusal:
+    """The card, of the right make, with a CUDA that starts, and free where our server is not."""
+    settings = box.settings
+    card = judge(report.cards, report.error, settings.gpu_uuid)
+    if isinstance(card, Refusal):
+        return card
+    fault = cuda_refusal(report.cuda, settings.uvm_disable_hmm) if report.cuda else None
+    if fault is None:
+        share = float(str(settings.flags.get("gpu-memory-utilization", DEFAULT_SHARE)))
+        serving = server_state(box)["process"] is not None
+        fault = memory_refusal(card, share, serving)
+    return fault or card

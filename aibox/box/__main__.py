@@ -13,9 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from aibox.box import fetch, job, prove, ready, release, status, switch
+from aibox.box import apt, fetch, job, modules, prove, ready, release, status, switch, toolkit
 
 VERBS = {
+    "packages": apt.packages,
+    "modules": modules.build,
+    "toolkit_proof": toolkit.prove,
     "release": release.build,
     "weights": fetch.fetch,
     "check": fetch.check,
@@ -48,7 +51,7 @@ def parser() -> Parser:
     jobs = verbs.add_parser("job", help="long work: start it, look at it, do it")
     jobs.add_argument("act", choices=("start", "look", "work"))
     jobs.add_argument("name")
-    verbs.add_parser("vram", help="the cards as NVML names them, as JSON")
+    verbs.add_parser("vram", help="the cards as NVML names them and what cuInit answers, as JSON")
     verbs.add_parser("prove", help="a real completion; the task comes on standard input")
     waiting = verbs.add_parser("ready", help="wait until a server's own process answers /health")
     waiting.add_argument("--pid", type=int, required=True)
@@ -95,15 +98,20 @@ def answer_prove(_asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def answer_vram(_asked: argparse.Namespace) -> dict[str, Any]:
-    """{"error": text or null, "cards": […]}; an NVML that does not answer is a finding."""
+    """{"error": text or null, "cards": […], "cuda": what cuInit answers, null without libcuda}.
+
+    An NVML that does not answer is a finding.
+    """
     import pynvml  # noqa: PLC0415  only this verb needs it
 
     from aibox.box import vram  # noqa: PLC0415
 
+    cuda = vram.cuda()
+    answer: dict[str, Any] = {"error": None, "cards": [], "cuda": cuda and asdict(cuda)}
     try:
-        return {"error": None, "cards": [asdict(card) for card in vram.cards()]}
+        return {**answer, "cards": [asdict(card) for card in vram.cards()]}
     except pynvml.NVMLError as error:
-        return {"error": str(error), "cards": []}
+        return {**answer, "error": str(error)}
 
 
 if __name__ == "__main__":

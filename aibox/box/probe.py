@@ -8,8 +8,10 @@ Each question is a function below that takes the arguments and returns something
 It never changes anything, and what it can't find out is null, never a guess.
 """
 
+import base64
 import contextlib
 import ctypes
+import fnmatch
 import grp
 import hashlib
 import ipaddress
@@ -18,11 +20,15 @@ import os
 import platform
 import pwd
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,22 +36,33 @@ from typing import Any
 NVML_SUCCESS = 0
 NVML_NOT_SUPPORTED = 3
 LISTEN = "0A"  # the state column of /proc/net/tcp
+ROOT = Path("/")  # tests put a made-up one in its place
 
 
 def text_of(command: list[str]) -> str | None:
     """What a command prints, or None when it can't be run or fails."""
+    done = ran(command)
+    return done.stdout if done is not None and done.returncode == 0 else None
+
+
+def ran(
+    command: list[str], seconds: float = 30, **environment: str
+) -> subprocess.CompletedProcess[str] | None:
+    """A command that has ended, or None when it can't be run or takes too long."""
+    path = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
     try:
-        done = subprocess.run(
+        return subprocess.run(
             command,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=30,
+            errors="replace",
+            timeout=seconds,
             check=False,
-            env={**os.environ, "LC_ALL": "C"},
+            env={**os.environ, "LC_ALL": "C", "PATH": path, **environment},
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
 
 
 # --- the question "system" --------------------------------------------------------------------
@@ -569,6 +586,538 @@ def ssh_port() -> int | None:
     return None
 
 
+# --- the question "driver" ---------------------------------------------------------------------
+
+NVIDIA = "0x10de"  # PCI vendor
+DISPLAY = "0x03"  # PCI class: a display controller
+SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+# the machine's own keys that dkms signs modules with: Debian's place, Ubuntu's place
+MOK_KEYS = ("var/lib/dkms/mok.pub", "var/lib/shim-signed/mok/MOK.der")
+UNINSTALLERS = ("usr/bin/nvidia-uninstall", "usr/local/bin/nvidia-uninstall")
+RUNFILE_LOG = "var/log/nvidia-installer.log"
+OUR_MODPROBE = "etc/modprobe.d/aibox-nvidia.conf"
+CUDA_PROOF = "var/lib/aibox/cuda.json"
+PACKAGE_FAMILIES = ("cuda-toolkit", "cuda-nvcc", "cuda-drivers", "linux-headers-")
+PACKAGE_FORM = "${db:Status-Abbrev}\t${Package}\t${Architecture}\t${Version}\t${source:Package}\n"
+
+
+def driver(asked: dict[str, Any]) -> dict[str, Any]:
+    """Kernels, modules, packages and sources of the NVIDIA driver.
+
+    asked: {"key_file": path of the repository's key, "cuda": "13.0" or null}. The commands run at
+    the same time: a compressed module takes modinfo tenths of a second.
+    """
+    with ThreadPoolExecutor(8) as pool:
+        modules = {one: pool.submit(module, one) for one in kernels()}
+        listing = pool.submit(text_of, ["dpkg-query", "-W", "-f", PACKAGE_FORM])
+        cache = pool.submit(text_of, ["ldconfig", "-p"])
+        log = pool.submit(kernel_log)
+        persistence = pool.submit(active_state, "nvidia-persistenced.service")
+        compiler = pool.submit(nvcc_version, asked["cuda"]) if asked.get("cuda") else None
+        secure_boot = secure_boot_on()
+        library = library_file(cache.result() or "")
+        key = read_text(ROOT / asked["key_file"].lstrip("/"))
+        nvcc = compiler.result() if compiler else None
+        return {
+            "kernel": platform.release(),
+            "kernels": [kernel(one, built.result()) for one, built in modules.items()],
+            "pci": cards_on_the_bus(),
+            "secure_boot": secure_boot,
+            "mok_enrolled": mok_enrolled() if secure_boot else None,
+            "loaded": loaded_module(),
+            "uvm": (ROOT / "dev/nvidia-uvm").exists(),
+            "uvm_disable_hmm": uvm_disable_hmm(),
+            "nouveau": (ROOT / "sys/module/nouveau").is_dir(),
+            "library": library_version(library),
+            "packages": driver_packages(listing.result() or ""),
+            "runfile": runfile(library),
+            "sources": sources(),
+            "key_fingerprint": fingerprint(key or ""),
+            "key": key,
+            "modprobe_changed": changed_at(ROOT / OUR_MODPROBE),
+            "boot_id": (read_text(ROOT / "proc/sys/kernel/random/boot_id") or "").strip(),
+            "persistenced": persistence.result() or "unknown",
+            "kernel_log": log.result(),
+            "nvcc": {asked["cuda"]: nvcc} if nvcc else {},
+            "glibc": platform.libc_ver()[1] or None,
+            "cuda_proof": record_in(ROOT / CUDA_PROOF),
+        }
+
+
+def read_text(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return None
+
+
+def kernels() -> list[str]:
+    """Kernels that can boot, and the one that runs; the newest last."""
+    running = platform.release()
+    found = [
+        folder.name
+        for folder in (ROOT / "lib/modules").glob("*")
+        if folder.name == running or (ROOT / f"boot/vmlinuz-{folder.name}").exists()
+    ]
+    return sorted(found, key=kernel_order)
+
+
+def kernel_order(release: str) -> list[tuple[int, int, str]]:
+    """Numbers count as numbers, and a release candidate comes before its release."""
+    words = re.findall(r"\d+|\D+", release.replace("-rc", "!rc"))
+    return [(1, int(word), "") if word.isdigit() else (0, 0, word) for word in words]
+
+
+def kernel(release: str, built: dict[str, str] | None) -> dict[str, Any]:
+    return {
+        "release": release,
+        "headers": (ROOT / "lib/modules" / release / "build").exists(),
+        "module": built,
+        "initrd_changed": changed_at(ROOT / f"boot/initrd.img-{release}"),
+    }
+
+
+def module(release: str) -> dict[str, str] | None:
+    """Version and licence of the nvidia module that is built for a kernel."""
+    said = text_of(["modinfo", "-k", release, "nvidia"])
+    if said is None:
+        return None
+    fields = dict(re.findall(r"^(version|license): *(.*?) *$", said, re.MULTILINE))
+    if "version" not in fields:
+        return None
+    return {"version": fields["version"], "license": fields.get("license", "")}
+
+
+def cards_on_the_bus() -> list[dict[str, Any]]:
+    found = []
+    for device in sorted((ROOT / "sys/bus/pci/devices").glob("*")):
+        vendor, kind = (read_text(device / name) or "" for name in ("vendor", "class"))
+        if vendor.strip() != NVIDIA or not kind.startswith(DISPLAY):
+            continue
+        identity = (read_text(device / "device") or "").strip().removeprefix("0x")
+        link = device / "driver"
+        held_by = link.resolve().name if link.is_symlink() else None
+        found.append({"slot": device.name, "id": f"10de:{identity}", "driver": held_by})
+    return found
+
+
+def secure_boot_on() -> bool | None:
+    """As the firmware's own variable says; a box that was not booted by EFI has none."""
+    firmware = ROOT / "sys/firmware/efi"
+    if not firmware.is_dir():
+        return False
+    try:
+        return (firmware / "efivars" / SECURE_BOOT).read_bytes()[-1] == 1
+    except (OSError, IndexError):
+        pass
+    said = ran(["mokutil", "--sb-state"])
+    words = said.stdout.lower() if said is not None else ""
+    if "secureboot enabled" in words:
+        return True
+    return False if "secureboot disabled" in words else None
+
+
+def mok_enrolled() -> bool | None:
+    """Whether the firmware trusts the key that dkms signs with; without such a key: no."""
+    keys = [ROOT / path for path in MOK_KEYS if (ROOT / path).exists()]
+    if not keys:
+        return False
+    said = ran(["mokutil", "--test-key", str(keys[0])])
+    words = said.stdout + said.stderr if said is not None else ""
+    if "already enrolled" in words:
+        return True
+    return False if "not enrolled" in words else None
+
+
+def loaded_module() -> dict[str, Any] | None:
+    """The nvidia module that runs. The open one says so in its own line in /proc."""
+    version = (read_text(ROOT / "sys/module/nvidia/version") or "").strip()
+    line = (read_text(ROOT / "proc/driver/nvidia/version") or "").partition("\n")[0]
+    found = re.search(r"Kernel Module(?: for \S+)?\s+(\S+)", line)
+    if not version and found is None:
+        return None
+    return {
+        "version": version or (found[1] if found else ""),
+        "open": "Open Kernel Module" in line,
+    }
+
+
+def uvm_disable_hmm() -> bool | None:
+    said = read_text(ROOT / "sys/module/nvidia_uvm/parameters/uvm_disable_hmm")
+    return {"Y": True, "1": True, "N": False, "0": False}.get((said or "").strip())
+
+
+def library_file(cache: str) -> Path | None:
+    """The driver's NVML as the loader finds it, from `ldconfig -p`."""
+    found = re.search(
+        r"^\s*libnvidia-ml\.so\.1 \(libc6,(?:x86-64|AArch64)[^)]*\) => (\S+)", cache, re.MULTILINE
+    )
+    return (ROOT / found[1].lstrip("/")).resolve() if found else None
+
+
+def library_version(path: Path | None) -> str | None:
+    found = re.search(r"\.so\.(\d+\.[\d.]+)$", path.name) if path else None
+    return found[1] if found else None
+
+
+def driver_packages(listing: str) -> dict[str, Any]:
+    """{name: {"version", "source", "held"}} of installed packages that concern the driver.
+
+    A package of another architecture than the box's own is "name:architecture".
+    """
+    own = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    found = {}
+    for line in listing.splitlines():
+        state, name, architecture, version, source = line.split("\t")
+        meta = re.match(r"linux-image-(?!\d|unsigned-)", name)
+        ours = "nvidia" in name or "nvidia" in source or name.startswith(PACKAGE_FAMILIES)
+        if state[1:2] == "i" and (meta or ours):
+            shown = name if architecture in (own, "all") else f"{name}:{architecture}"
+            found[shown] = {"version": version, "source": source, "held": state[0] == "h"}
+    return found
+
+
+def runfile(library: Path | None) -> list[str]:
+    """Traces of NVIDIA's own installer. Its log stays behind after an orderly removal, so it only
+    counts while a library is there that no package owns."""
+    found = [f"/{path}" for path in UNINSTALLERS if (ROOT / path).exists()]
+    if (ROOT / RUNFILE_LOG).exists() and library is not None and not owned(library):
+        found.append(f"/{RUNFILE_LOG}")
+    return found
+
+
+def owned(path: Path) -> bool:
+    """Whether a package holds a file; /usr/lib may be listed as /lib."""
+    names = [str(path), str(path).removeprefix("/usr")]
+    return any(text_of(["dpkg-query", "-S", name]) is not None for name in names)
+
+
+def sources() -> dict[str, str]:
+    """{path: whole text} of apt's sources."""
+    folder = ROOT / "etc/apt/sources.list.d"
+    paths = [ROOT / "etc/apt/sources.list", *sorted(folder.glob("*.list"))]
+    paths += sorted(folder.glob("*.sources"))
+    texts = {path: read_text(path) for path in paths}
+    return {f"/{path.relative_to(ROOT)}": text for path, text in texts.items() if text is not None}
+
+
+def active_state(unit: str) -> str | None:
+    said = text_of(["systemctl", "show", "-p", "ActiveState", "--value", unit])
+    return said.strip() if said else None
+
+
+def kernel_log() -> list[str]:
+    """What this boot's kernel said of the card: NVRM and Xid, refused modules, nouveau's errors.
+
+    The last 20 lines.
+    """
+    command = ["journalctl", "-b", "-o", "cat", "-t", "kernel", "--no-pager", "-q"]
+    said = text_of([*command, "--grep", "NVRM|nouveau|nvidia|Key was rejected|unavailable key"])
+    telling = re.compile(
+        r"NVRM|Xid|[Kk]ey|(?:nouveau|nvidia).*(?:fail|error|unknown|unsupported|timeout|reject)"
+    )
+    return [line for line in (said or "").splitlines() if telling.search(line)][-20:]
+
+
+def nvcc_version(toolkit: str) -> str | None:
+    """The full version of a toolkit's compiler: "13.0" -> "13.0.88"."""
+    path = ROOT / f"usr/local/cuda-{toolkit}/bin/nvcc"
+    found = re.search(r"\bV(\d+\.\d+\.\d+)", text_of([str(path), "--version"]) or "")
+    return found[1] if found else None
+
+
+def fingerprint(armored: str) -> str | None:
+    """The OpenPGP v4 fingerprint of the first key in an armored text: 40 hex digits.
+
+    RFC 4880, 12.2: SHA-1 over 0x99, two octets of length, and the public key packet's body.
+    """
+    found = re.search(
+        r"-----BEGIN PGP PUBLIC KEY BLOCK-----\s*?\n(?:[A-Za-z]+:.*\n)*\s*\n(.+?)\n(?:=\S{4}\s*\n)?"
+        r"-----END",
+        armored.replace("\r\n", "\n"),
+        re.DOTALL,
+    )
+    if found is None:
+        return None
+    try:
+        body = first_packet(base64.b64decode("".join(found[1].split()), validate=True))
+    except (ValueError, IndexError):
+        return None
+    if body is None or body[0] != 4:
+        return None
+    digest = hashlib.sha1(b"\x99" + len(body).to_bytes(2, "big") + body, usedforsecurity=False)
+    return digest.hexdigest().upper()
+
+
+def first_packet(data: bytes) -> bytes | None:
+    """The body of the first packet, when it is a public key (RFC 4880, 4.2). Raises IndexError."""
+    head, first = data[0], data[1]
+    if head & 0x40:  # the new format
+        tag, at = head & 0x3F, 2
+        if first < 192:
+            length = first
+        elif first < 224:
+            length, at = ((first - 192) << 8) + data[2] + 192, 3
+        else:
+            length, at = int.from_bytes(data[2:6], "big"), 6
+    else:
+        octets = 1 << (head & 3)
+        tag, at = (head >> 2) & 0xF, 1 + octets
+        length = int.from_bytes(data[1:at], "big")
+    whole = len(data) >= at + length and length > 0
+    return data[at : at + length] if head & 0x80 and tag == 6 and whole else None
+
+
+# --- the question "repository" -----------------------------------------------------------------
+
+KEY_NAME = "3bf863cc.pub"  # beside NVIDIA's Release file
+APT_SECONDS = 60
+OTHERS_SECONDS = 150  # the distribution's own lists may have to come along
+APT_CONF = """\
+#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+Dir::State::lists "{folder}/lists/";
+Dir::Cache "{folder}/cache/";
+Dir::Cache::archives "archives/";
+Dir::Etc::sourcelist "/dev/null";
+Dir::Etc::sourceparts "{folder}/sources/";
+Dir::Etc::preferences "/dev/null";
+Dir::Etc::preferencesparts "{folder}/preferences/";
+Acquire::Languages "none";
+Acquire::Retries "0";
+Acquire::http::Timeout "15";
+Acquire::https::Timeout "15";
+APT::Get::List-Cleanup "false";
+APT::Ignore-Hold "true";
+quiet "1";
+"""
+
+
+def repository(asked: dict[str, Any]) -> dict[str, Any]:
+    """What NVIDIA's repository offers this box, and what apt would do with it.
+
+    All in a folder that is thrown away, with the box's own list of installed packages. asked:
+    {"url": the flat folder, "fingerprint": of its key, "sources": {path: text} of the other
+    sources, "source": the text of ours with @KEY@ where its key's path belongs, "preferences":
+    text, "packages": ["name=glob of a version"], "toolkit": name or null, "headers": [names]}.
+    """
+    answer: dict[str, Any] = {
+        "key": None,
+        "key_fingerprint": None,
+        "error": None,
+        "offers": {},
+        "removes": [],
+        "download_bytes": None,
+        "disk_bytes": None,
+        "unresolved": None,
+    }
+    key, answer["error"] = fetched(asked["url"].rstrip("/") + f"/{KEY_NAME}")
+    if key is None:
+        return answer
+    answer |= {"key": key, "key_fingerprint": fingerprint(key)}
+    if answer["key_fingerprint"] != asked["fingerprint"].upper():
+        return answer
+    keep = ROOT / "var/tmp"  # the lists take more than a small /tmp may have
+    with tempfile.TemporaryDirectory(
+        prefix="aibox-repository-",
+        dir=keep if keep.is_dir() else None,
+        ignore_cleanup_errors=True,  # an apt that took too long may still be ending
+    ) as folder:
+        lay_out(Path(folder), asked, key)
+        answer["error"] = update_error(Path(folder), asked["url"])
+        if answer["error"] is None:
+            answer |= tried(str(Path(folder) / "apt.conf"), asked)
+    return answer
+
+
+def fetched(url: str) -> tuple[str | None, str | None]:
+    """(text, None), or (None, why it could not be fetched)."""
+    try:
+        with urllib.request.urlopen(url, timeout=20) as reply:
+            return reply.read(1 << 20).decode(errors="replace"), None
+    except urllib.error.HTTPError as error:
+        return None, f"{url}: HTTP {error.code} {error.reason}"
+    except (OSError, ValueError) as error:
+        return None, f"{url}: {getattr(error, 'reason', error)}"
+
+
+def lay_out(folder: Path, asked: dict[str, Any], key: str) -> None:
+    """A world of its own for apt: the box's configuration without its hooks, other sources."""
+    folder.chmod(0o755)  # apt fetches as a user of its own
+    places = ("lists/partial", "cache/archives/partial", "preferences", "conf")
+    for name in (*places, "sources", "others", "ours"):
+        (folder / name).mkdir(parents=True)
+    etc = ROOT / "etc/apt"
+    parts = [*sorted((etc / "apt.conf.d").glob("*")), etc / "apt.conf"]
+    copy(parts, folder / "conf")
+    copy((etc / "preferences.d").glob("*"), folder / "preferences")
+    copy([etc / "preferences"], folder / "preferences")
+    # what the box has read already need not come again
+    copy((ROOT / "var/lib/apt/lists").glob("*"), folder / "lists")
+    (folder / "conf/zzz-probe").write_text(APT_CONF.format(folder=folder))
+    (folder / "apt.conf").write_text(
+        f'Dir::Etc::Parts "{folder}/conf/";\nDir::Etc::Main "/dev/null";\n'
+    )
+    (folder / "key.asc").write_text(key)
+    ours = asked["source"].replace("@KEY@", str(folder / "key.asc"))
+    for place in ("ours", "sources"):
+        (folder / place / "aibox-nvidia.sources").write_text(ours)
+    for path, text in asked["sources"].items():
+        for place in ("others", "sources"):
+            (folder / place / Path(path).name).write_text(text)
+    (folder / "preferences/aibox-nvidia").write_text(asked["preferences"])
+
+
+def copy(paths: Iterable[Path], folder: Path) -> None:
+    for path in paths:
+        if path.is_file() and path.name != "lock":
+            with contextlib.suppress(OSError):  # a list that apt has just replaced
+                shutil.copy2(path, folder / path.name)
+
+
+def apt(
+    configuration: str, *words: str, seconds: float = APT_SECONDS
+) -> subprocess.CompletedProcess[str] | None:
+    return ran(list(words), seconds, APT_CONFIG=configuration, DEBIAN_FRONTEND="noninteractive")
+
+
+def update_error(folder: Path, url: str) -> str | None:
+    """Why our repository can't be read, in apt's words.
+
+    The others are read apart from it: their troubles are not ours, and one that does not answer
+    must not take the time away.
+    """
+    ours = update(folder, "ours", APT_SECONDS)
+    if ours is None:
+        return f"{url}: apt-get update did not end in {APT_SECONDS} s"
+    if ours.returncode or complaint_of(ours.stdout + ours.stderr, url):
+        said = ours.stdout + ours.stderr
+        return complaint_of(said, url) or unresolved(said)
+    update(folder, "others", OTHERS_SECONDS)
+    return None
+
+
+def update(folder: Path, place: str, seconds: float) -> subprocess.CompletedProcess[str] | None:
+    words = ["apt-get", "update", "-o", f"Dir::Etc::sourceparts={folder}/{place}/"]
+    return apt(str(folder / "apt.conf"), *words, seconds=seconds)
+
+
+def complaint_of(said: str, url: str) -> str | None:
+    """apt's lines that concern a url: Err: with the cause below it, E: and W: that name it."""
+    lines, found = said.splitlines(), []
+    place = url.rstrip("/")
+    for at, line in enumerate(lines):
+        if not re.match(r"(Err:\d+|E:|W:|Error:|Warning:) ", line) or place not in line:
+            continue
+        found.append(line.strip())
+        for below in lines[at + 1 :]:
+            if not line.startswith("Err:") or not below.startswith(" "):
+                break
+            found.append(below.strip())
+    mild = re.compile(r"(W|Warning): .*(?:weak|SHA1|[Pp]olicy)")
+    failing = [line for line in found if not mild.match(line)]
+    return "\n".join(failing[:8]) or None
+
+
+def tried(configuration: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """Offers of every package asked for, and a simulated installation of those that fit."""
+    globs = dict(one.partition("=")[::2] for one in asked["packages"])
+    others = [*([asked["toolkit"]] if asked["toolkit"] else []), *asked["headers"]]
+    names = [*globs, *others]
+    done = apt(configuration, "apt-cache", "madison", *names)
+    if done is None or done.returncode:
+        return {"error": unresolved(done.stderr) if done else "apt-cache does not answer"}
+    found = madison(done.stdout)
+    offers = {name: found.get(name, []) for name in names}
+    exact = {name: fitting(glob, offers[name]) for name, glob in globs.items()}
+    if None in exact.values():
+        return {"offers": offers}
+    wanted = [f"{name}={version}" for name, version in exact.items()]
+    wanted += [name for name in others if offers[name]]
+    return {"offers": offers, **simulated(configuration, wanted)}
+
+
+def simulated(configuration: str, wanted: list[str]) -> dict[str, Any]:
+    command = ["apt-get", "-y", "--no-install-recommends", "--allow-downgrades"]
+    command += ["--allow-change-held-packages", "install", *wanted]
+    done = apt(configuration, *command, "-s")
+    if done is None:
+        return {"unresolved": f"apt-get did not end in {APT_SECONDS} s"}
+    if done.returncode:
+        return {"unresolved": unresolved(done.stdout + done.stderr)}
+    plan = simulation(done.stdout)
+    uris = apt(configuration, *command, "-qq", "--print-uris")
+    return {
+        "removes": plan["removed"],
+        "download_bytes": download_size(uris.stdout) if uris and not uris.returncode else None,
+        "disk_bytes": disk_size(configuration, plan),
+    }
+
+
+def unresolved(said: str) -> str:
+    """apt's account of what can't be satisfied, or its errors."""
+    lines = said.splitlines()
+    block = [at for at, line in enumerate(lines) if "have unmet dependencies" in line]
+    if block:
+        return "\n".join(line.rstrip() for line in lines[block[0] :][:12])
+    errors = [line for line in lines if re.match(r"(E|Error):", line)]
+    return "\n".join(errors[:6] or lines[-3:])
+
+
+def madison(said: str) -> dict[str, list[str]]:
+    """{package: its versions, newest first} from `apt-cache madison`."""
+    found: dict[str, list[str]] = {}
+    for line in said.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) == 3 and not cells[2].endswith(" Sources"):
+            versions = found.setdefault(cells[0], [])
+            if cells[1] not in versions:
+                versions.append(cells[1])
+    return found
+
+
+def fitting(glob: str, versions: list[str]) -> str | None:
+    """The first version that fits, with or without its epoch."""
+    return next(
+        (
+            version
+            for version in versions
+            if fnmatch.fnmatchcase(version, glob)
+            or fnmatch.fnmatchcase(version.partition(":")[2], glob)
+        ),
+        None,
+    )
+
+
+def simulation(said: str) -> dict[str, Any]:
+    """{"installed": {name: version}, "removed": [names]} from `apt-get -s`."""
+    installed = re.findall(r"^Inst (\S+)(?: \[[^]]*\])? \((\S+)", said, re.MULTILINE)
+    removed = re.findall(r"^(?:Remv|Purg) (\S+)", said, re.MULTILINE)
+    return {"installed": dict(installed), "removed": sorted(set(removed))}
+
+
+def download_size(said: str) -> int:
+    """Bytes, from `apt-get --print-uris`: 'URL' NAME SIZE SUM."""
+    return sum(int(size) for size in re.findall(r"^'[^']*' \S+ (\d+)", said, re.MULTILINE))
+
+
+def disk_size(configuration: str, plan: dict[str, Any]) -> int | None:
+    """Bytes that the disk will hold more (never less than 0), by Installed-Size in KiB."""
+    wanted = [f"{name}={version}" for name, version in plan["installed"].items()]
+    if not wanted:
+        return 0
+    shown = apt(configuration, "apt-cache", "show", *wanted)
+    if shown is None or shown.returncode:
+        return None
+    sizes = re.findall(r"^Installed-Size: (\d+)", shown.stdout, re.MULTILINE)
+    leaving = [*plan["installed"], *plan["removed"]]
+    # it fails for names that are not installed, and still prints the others
+    there = ran(["dpkg-query", "-W", "-f", "${db:Status-Status} ${Installed-Size}\n", *leaving])
+    freed = re.findall(r"^installed (\d+)", there.stdout if there else "", re.MULTILINE)
+    return max(0, 1024 * (sum(map(int, sizes)) - sum(map(int, freed))))
+
+
 QUESTIONS = {
     "system": system,
     "release": release,
@@ -576,6 +1125,9 @@ QUESTIONS = {
     "server": server,
     "owners": owners,
     "foreign": foreign,
+    "dpkg": lambda _asked: dpkg(),
+    "driver": driver,
+    "repository": repository,
 }
 
 

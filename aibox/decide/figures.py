@@ -2,6 +2,7 @@
 
 GB = 10**9
 MIB = 2**20
+GIB = 2**30
 
 
 def gigabytes(size: int) -> str:
@@ -12,3 +13,8 @@ def gigabytes(size: int) -> str:
 def gigabytes_and_mebibytes(size: int) -> str:
     """Bytes both ways: 102641958912 -> "102.6 GB (97887 MiB)"."""
     return f"{gigabytes(size)} ({size // MIB} MiB)"
+
+
+def gibibytes(size: int) -> str:
+    """Bytes as vLLM and torch print them, two digits: 102641958912 -> "95.59 GiB"."""
+    return f"{size / GIB:.2f} GiB"

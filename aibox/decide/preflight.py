@@ -1,14 +1,16 @@
 """May this box become a server? Decided from one report, all faults in one answer."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from aibox.decide import driver, vram
+from aibox.decide import driver, driver_refusals, vram
+from aibox.decide.driver import DriverWanted
+from aibox.decide.driver_evidence import Evidence
+from aibox.decide.driver_refusals import NvmlAnswer
 from aibox.decide.figures import GB, gigabytes
 from aibox.decide.refusal import Refusal
+from aibox.decide.report import Part, document, short
 
 SUPPORTED = {("ubuntu", "24.04"), ("debian", "12"), ("debian", "13")}
 # Ships glibc 2.43, against which CUDA 13.0's nvcc does not compile.
@@ -83,13 +85,7 @@ class BoxReport:
     @classmethod
     def parse(cls, text: str) -> "BoxReport":
         """The probe's JSON. Raises ValueError that names the place and what stands there."""
-        try:
-            document = json.loads(text)
-        except RecursionError:
-            raise ValueError("the report is nested too deeply") from None
-        except ValueError as error:
-            raise ValueError(f"the report is not JSON: {error}") from None
-        report = _Part("report", document)
+        report = document("report", text)
         system, dpkg = report.part("os"), report.part("dpkg")
         return cls(
             os_id=system.text("id"),
@@ -118,9 +114,6 @@ class Wanted:
 
     locked_pythons: tuple[str, ...]  # such as "3.11": the Pythons a release can be built for
     vllm_version: str
-    driver_version: str  # what the settings install
-    driver_floor: str | None  # what the release's CUDA demands; None: no CUDA in it
-    gpu_uuid: str | None
     server_port: int
     server_unit: str  # without ".service"
     server_user: str
@@ -134,8 +127,21 @@ class Wanted:
     clock: float  # epoch seconds on control when the report arrived
 
 
-def judge(report: BoxReport, wanted: Wanted) -> list[Refusal]:
-    """Every reason why this box cannot be built; empty when it can."""
+def judge(
+    report: BoxReport,
+    wanted: Wanted,
+    evidence: Evidence,
+    driver_wanted: DriverWanted,
+    *,
+    serving: bool,
+) -> list[Refusal]:
+    """Every reason why this box cannot be built; empty when it can.
+
+    serving: whether the server answers requests now. A driver that is missing, too old or of the
+    wrong kind is no reason: the driver stage sees to it.
+    """
+    reboot = driver.reboot_reasons(evidence, driver_wanted)
+    changes = driver.install_reasons(evidence, driver_wanted)
     faults = [
         _operating_system(report),
         _architecture(report),
@@ -148,20 +154,21 @@ def judge(report: BoxReport, wanted: Wanted) -> list[Refusal]:
         _port(report, wanted),
         _user(report, wanted),
         _unit(report, wanted),
-        *_gpu_faults(report, wanted),
+        *driver_refusals.refusals(evidence, driver_wanted, _nvml(report.gpu)),
+        driver_refusals.reboot_refusal(reboot, changes, serving, driver_wanted),
         *_disk_faults(report, wanted),
     ]
     return [fault for fault in faults if fault is not None]
 
 
-def warnings(report: BoxReport) -> list[str]:
+def warnings(report: BoxReport, evidence: Evidence) -> list[str]:
     """What the person should know although the run goes on."""
-    if (report.os_id, report.os_version) in EXPERIMENTAL:
-        return [
-            f"{report.os_name} is experimental: CUDA 13.0's compiler fails on its C library, "
-            "so kernels may not build"
-        ]
-    return []
+    experimental = (
+        f"{report.os_name} is experimental: CUDA 13.0's compiler fails on its C library, "
+        "so kernels may not build"
+    )
+    is_experimental = (report.os_id, report.os_version) in EXPERIMENTAL
+    return [experimental] * is_experimental + driver.xid_report(evidence)
 
 
 def _operating_system(report: BoxReport) -> Refusal | None:
@@ -221,14 +228,18 @@ def _python(report: BoxReport, wanted: Wanted) -> Refusal | None:
 
 
 def _dpkg(report: BoxReport) -> Refusal | None:
-    if not report.dpkg_present:
-        return Refusal("no dpkg", "a distribution with dpkg and apt", "use Ubuntu or Debian")
-    if not report.dpkg_broken:
+    """What dpkg has not finished is no reason: the base stage finishes it."""
+    if report.dpkg_present:
         return None
+    return Refusal("no dpkg", "a distribution with dpkg and apt", "use Ubuntu or Debian")
+
+
+def unfinished(broken: tuple[str, ...]) -> Refusal:
+    """broken: packages that dpkg has still not finished, as "name: half-configured"."""
     return Refusal(
-        f"packages that dpkg has not finished: {', '.join(report.dpkg_broken)}",
+        f"packages that dpkg cannot finish: {', '.join(broken)}",
         "every package installed or gone",
-        "on the box: `dpkg --configure -a && apt-get -f install`",
+        "mend them on the box (`dpkg --configure -a` shows what is wrong), or purge them",
     )
 
 
@@ -316,36 +327,8 @@ def _stopping(owner: PortOwner) -> str:
     return f"`kill {owner.pid}`" if owner.pid else "its own means (`ss -ltnp` names it)"
 
 
-def _gpu_faults(report: BoxReport, wanted: Wanted) -> list[Refusal]:
-    gpu = report.gpu
-    if not gpu.library:
-        floor = wanted.driver_floor
-        return [
-            Refusal(
-                "no NVIDIA driver (libnvidia-ml.so.1 is missing)",
-                f"a driver from {floor} on" if floor else "a driver",
-                f"install driver {wanted.driver_version} with the open kernel modules, reboot",
-            )
-        ]
-    judged = vram.judge(gpu.cards, gpu.error, wanted.gpu_uuid)
-    faults = [judged] if isinstance(judged, Refusal) else []
-    old = _driver(gpu, wanted)
-    return [old, *faults] if old is not None else faults
-
-
-def _driver(gpu: Gpu, wanted: Wanted) -> Refusal | None:
-    if wanted.driver_floor is None or (gpu.driver is None and gpu.error is not None):
-        return None  # nothing demanded, or NVML's own error says it better
-    try:
-        if gpu.driver is not None and not driver.too_old(gpu.driver, wanted.driver_floor):
-            return None
-    except ValueError:
-        pass  # an unreadable version is refused below, as it was found
-    return Refusal(
-        f"NVIDIA driver {gpu.driver or 'of unknown version'}",
-        f"{wanted.driver_floor} or newer, which the CUDA of vLLM {wanted.vllm_version} needs",
-        f"install driver {wanted.driver_version} with the open kernel modules and reboot",
-    )
+def _nvml(gpu: Gpu) -> NvmlAnswer | None:
+    return NvmlAnswer(gpu.error, gpu.cards) if gpu.library else None
 
 
 @dataclass(frozen=True)
@@ -406,133 +389,34 @@ def _room(disk: Disk, needs: list[_Need], reserve: int) -> Refusal | None:
     )
 
 
-class _Part:
-    """One object of the report and where it stands; every reader checks the type it promises."""
-
-    def __init__(self, where: str, value: object) -> None:
-        if not isinstance(value, dict):
-            raise ValueError(f"{where}: expected an object, found {_short(value)}")
-        self.where = where
-        self.value: dict[str, Any] = value
-
-    def _get(self, key: str, kinds: type | tuple[type, ...], words: str) -> Any:
-        where = f"{self.where}.{key}"
-        if key not in self.value:
-            raise ValueError(f"{where}: missing, expected {words}")
-        value = self.value[key]
-        if isinstance(value, bool) and kinds is not bool:
-            raise ValueError(f"{where}: expected {words}, found {_short(value)}")
-        if not isinstance(value, kinds):
-            raise ValueError(f"{where}: expected {words}, found {_short(value)}")
-        return value
-
-    def text(self, key: str) -> str:
-        return str(self._get(key, str, "text"))
-
-    def text_or_none(self, key: str) -> str | None:
-        value = self._get(key, (str, type(None)), "text or null")
-        return None if value is None else str(value)
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        values = self._get(key, list, "a list of texts")
-        if not all(isinstance(value, str) for value in values):
-            raise ValueError(f"{self.where}.{key}: expected texts, found {_short(values)}")
-        return tuple(values)
-
-    def truth(self, key: str) -> bool:
-        return bool(self._get(key, bool, "true or false"))
-
-    def count(self, key: str) -> int:
-        value = self._get(key, int, "a whole number")
-        if value < 0:
-            raise ValueError(f"{self.where}.{key}: expected 0 or more, found {_short(value)}")
-        return int(value)
-
-    def count_or_none(self, key: str) -> int | None:
-        return None if self.value.get(key, 0) is None else self.count(key)
-
-    def counts(self) -> dict[str, int]:
-        return {key: self.count(key) for key in self.value}
-
-    def seconds(self, key: str) -> float:
-        value = self._get(key, (int, float), "seconds")
-        # Neither infinity nor a number too large for a float is a time.
-        if not abs(value) < 1e15:
-            raise ValueError(f"{self.where}.{key}: expected seconds, found {_short(value)}")
-        return float(value)
-
-    def part(self, key: str) -> "_Part":
-        return _Part(f"{self.where}.{key}", self._get(key, dict, "an object"))
-
-    def parts(self, key: str) -> dict[str, "_Part"]:
-        whole = self.part(key)
-        return {name: whole.part(name) for name in whole.value}
-
-    def list_of_parts(self, key: str) -> list["_Part"]:
-        values = self._get(key, list, "a list of objects")
-        return [_Part(f"{self.where}.{key}[{at}]", value) for at, value in enumerate(values)]
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value) if not isinstance(value, int) or abs(value) < 1e18 else "a huge number"
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _disk(part: _Part) -> Disk:
+def _disk(part: Part) -> Disk:
     return Disk(part.text("filesystem"), part.text("mount"), part.count("free_bytes"))
 
 
-def _ports(part: _Part) -> dict[int, PortOwner | None]:
+def _ports(part: Part) -> dict[int, PortOwner | None]:
     owners: dict[int, PortOwner | None] = {}
     for port, value in part.value.items():
         if not (port.isascii() and port.isdigit() and len(port) <= 5):
-            raise ValueError(f"{part.where}: expected port numbers, found {_short(port)}")
+            raise ValueError(f"{part.where}: expected port numbers, found {short(port)}")
         owners[int(port)] = None if value is None else _owner(part.part(port))
     return owners
 
 
-def _account(report: _Part) -> Account | None:
+def _account(report: Part) -> Account | None:
     if report.value.get("account", {}) is None:
         return None
     part = report.part("account")
     return Account(part.count("uid"), part.text("shell"))
 
 
-def _owner(part: _Part) -> PortOwner:
+def _owner(part: Part) -> PortOwner:
     return PortOwner(part.count("pid"), part.text("name"), part.text_or_none("unit"))
 
 
-def _gpu(part: _Part) -> Gpu:
+def _gpu(part: Part) -> Gpu:
     return Gpu(
         library=part.truth("library"),
         error=part.text_or_none("error"),
         driver=part.text_or_none("driver"),
-        cards=tuple(_card(card) for card in part.list_of_parts("cards")),
+        cards=tuple(vram.card_from(card) for card in part.list_of_parts("cards")),
     )
-
-
-def _card(part: _Part) -> vram.Card:
-    mig = part.text_or_none("mig")
-    if mig not in ("enabled", "disabled", None):
-        raise ValueError(f"{part.where}.mig: expected enabled, disabled or null, found {mig!r}")
-    return vram.Card(
-        index=part.count("index"),
-        name=part.text("name"),
-        uuid=part.text("uuid"),
-        memory_bytes=part.count_or_none("memory_bytes"),
-        capability=_capability(part),
-        mig=mig,
-    )
-
-
-def _capability(part: _Part) -> tuple[int, int] | None:
-    value = part.value.get("capability", "missing")
-    if value is None:
-        return None
-    if (
-        isinstance(value, list)
-        and len(value) == 2
-        and all(isinstance(number, int) and not isinstance(number, bool) for number in value)
-    ):
-        return value[0], value[1]
-    raise ValueError(f"{part.where}.capability: expected two numbers or null, found {value!r:.60}")

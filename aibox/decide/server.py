@@ -11,6 +11,8 @@ from typing import Any
 from aibox.decide.secrecy import without_secrets
 from aibox.decide.unit import differences
 
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 
 @dataclass(frozen=True)
 class Serving:
@@ -37,13 +39,21 @@ class Serving:
 
 
 def environment(
-    unit: str, release: str, gpu_uuid: str | None, extra: Mapping[str, str]
+    unit: str,
+    release: str,
+    gpu_uuid: str | None,
+    extra: Mapping[str, str],
+    cuda_home: str | None = None,
 ) -> dict[str, str]:
-    """The server's environment: nothing phones home, and every cache has a writable place."""
+    """The server's environment: nothing phones home, and every cache has a writable place.
+
+    cuda_home: the toolkit that kernels are compiled with; None for a release without CUDA.
+    """
     cache = f"/var/cache/{unit}"
+    programs = [f"{release}/bin"] + ([f"{cuda_home}/bin"] if cuda_home else [])
     wanted = {
         "HOME": f"/var/lib/{unit}",
-        "PATH": f"{release}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "PATH": ":".join([*programs, SYSTEM_PATH]),
         "PYTHONPYCACHEPREFIX": f"{cache}/bytecode",  # the release is not the server's to write
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
@@ -54,6 +64,8 @@ def environment(
         "FLASHINFER_WORKSPACE_BASE": f"{cache}/flashinfer",
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
+    if cuda_home is not None:
+        wanted["CUDA_HOME"] = cuda_home
     if gpu_uuid is not None:
         wanted["CUDA_VISIBLE_DEVICES"] = gpu_uuid
     return {**wanted, **extra}

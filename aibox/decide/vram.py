@@ -1,10 +1,11 @@
 """Is there one card that holds the model: 96 GB, of the right make, whole?"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from aibox.decide.figures import GB, gigabytes_and_mebibytes
+from aibox.decide.figures import GB, gibibytes, gigabytes_and_mebibytes
 from aibox.decide.refusal import Refusal
+from aibox.decide.report import Part, document
 
 # The "96 GB" card reports 97887 MiB, which is 95.59 GiB: the rule counts decimal gigabytes.
 MEMORY_FLOOR_BYTES = 96 * GB
@@ -15,8 +16,20 @@ EXPECTED = "a card with at least 96 GB (decimal), compute capability 12.0 and MI
 
 
 @dataclass(frozen=True)
+class Holder:
+    """A process that holds memory of a card. used_bytes: None where NVML does not say."""
+
+    pid: int
+    name: str
+    used_bytes: int | None
+
+
+@dataclass(frozen=True)
 class Card:
-    """One GPU as NVML reports it. None means that NVML answered "not supported"."""
+    """One GPU as NVML reports it. None means that NVML answered "not supported", or was not asked.
+
+    Memory in bytes; the power limit in force and the bounds that the card allows in watts.
+    """
 
     index: int
     name: str
@@ -24,6 +37,89 @@ class Card:
     memory_bytes: int | None
     capability: tuple[int, int] | None
     mig: str | None  # "enabled" or "disabled"; the Workstation card knows no MIG: None
+    free_bytes: int | None = None
+    processes: tuple[Holder, ...] = ()
+    power_limit_w: float | None = None
+    power_min_w: float | None = None
+    power_max_w: float | None = None
+
+
+@dataclass(frozen=True)
+class Cuda:
+    """What cuInit answered, or how it ended. name, text: as the library gives them."""
+
+    code: int
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class VramReport:
+    """The answer of `aibox vram`. error: NVML's own text when it could not be asked; cuda: None
+    where there is no libcuda."""
+
+    error: str | None
+    cards: tuple[Card, ...]
+    cuda: Cuda | None
+
+    @classmethod
+    def parse(cls, text: str) -> "VramReport":
+        """Its JSON. Raises ValueError that names the place and what stands there."""
+        report = document("vram report", text)
+        return cls(
+            error=report.text_or_none("error"),
+            cards=tuple(_whole_card(part) for part in report.list_of_parts("cards")),
+            cuda=_cuda(report.part_or_none("cuda")),
+        )
+
+
+def card_from(part: Part) -> Card:
+    """One card as the probe reports it: who it is, without what it is doing."""
+    mig = part.text_or_none("mig")
+    if mig not in ("enabled", "disabled", None):
+        raise ValueError(f"{part.where}.mig: expected enabled, disabled or null, found {mig!r}")
+    return Card(
+        index=part.count("index"),
+        name=part.text("name"),
+        uuid=part.text("uuid"),
+        memory_bytes=part.count_or_none("memory_bytes"),
+        capability=_capability_from(part),
+        mig=mig,
+    )
+
+
+def _capability_from(part: Part) -> tuple[int, int] | None:
+    value = part.value.get("capability", "missing")
+    if value is None:
+        return None
+    if (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(isinstance(number, int) and not isinstance(number, bool) for number in value)
+    ):
+        return value[0], value[1]
+    raise ValueError(f"{part.where}.capability: expected two numbers or null, found {value!r:.60}")
+
+
+def _whole_card(part: Part) -> Card:
+    return replace(
+        card_from(part),
+        free_bytes=part.count_or_none("free_bytes"),
+        processes=tuple(
+            Holder(one.count("pid"), one.text("name"), one.count_or_none("used_bytes"))
+            for one in part.list_of_parts("processes")
+        ),
+        power_limit_w=part.number_or_none("power_limit_w"),
+        power_min_w=part.number_or_none("power_min_w"),
+        power_max_w=part.number_or_none("power_max_w"),
+    )
+
+
+def _cuda(part: Part | None) -> Cuda | None:
+    if part is None:
+        return None
+    code = part.number_or_none("code")  # a process that died of a signal has a negative one
+    return Cuda(int(code or 0), part.text("name"), part.text("text"))
 
 
 def judge(
@@ -130,3 +226,92 @@ def _driver_refusal(error: str) -> Refusal:
     else:
         remedy = "find the cause with `nvidia-smi` and `dmesg | grep NVRM`, then run again"
     return Refusal(f"NVML says: {error}", "an NVIDIA driver that answers", remedy)
+
+
+# --- cuInit: a working nvidia-smi is no proof --------------------------------------------------
+
+# Remedies by CUresult; nvidia-smi may be fine with each of them.
+_CUDA_REMEDIES = {
+    802: "a single card needs no fabric manager: take nvidia-fabricmanager away, and look at "
+    "`dmesg | grep NVRM`; a machine with NVSwitch is not supported",
+    803: "reboot the box: its driver was upgraded under the loaded kernel module",
+    100: "see that /dev/nvidia0 is there, and that CUDA_VISIBLE_DEVICES hides no card",
+}
+
+
+def cuda_refusal(cuda: Cuda | None, uvm_disable_hmm: bool) -> Refusal | None:
+    """Why CUDA does not start, with its remedy. uvm_disable_hmm: the setting as it stands."""
+    expected = "cuInit that answers 0: nvidia-smi alone is no proof that CUDA works"
+    if cuda is None:
+        return Refusal(
+            "no libcuda.so.1", expected, "look at what `ldconfig -p | grep libcuda` shows"
+        )
+    if cuda.code == 0:
+        return None
+    if cuda.code in (3, 999):
+        remedy = _hmm_remedy(uvm_disable_hmm)
+    else:
+        remedy = _CUDA_REMEDIES.get(cuda.code, "find the cause with `dmesg | grep -E 'NVRM|Xid'`")
+    return Refusal(f"cuInit answers {cuda.code} {cuda.name} ({cuda.text})", expected, remedy)
+
+
+def _hmm_remedy(uvm_disable_hmm: bool) -> str:
+    if uvm_disable_hmm:
+        return (
+            "uvm_disable_hmm is set already: see that /dev/nvidia-uvm is there (`modprobe "
+            "nvidia-uvm`), reboot, and look at `dmesg | grep -iE 'nvrm|uvm'`"
+        )
+    return (
+        "see that /dev/nvidia-uvm is there (`modprobe nvidia-uvm`); if it is, set "
+        "uvm_disable_hmm = True and run again: HMM of the kernel keeps CUDA from starting"
+    )
+
+
+# --- free memory and power ---------------------------------------------------------------------
+
+
+def memory_refusal(card: Card, utilization: float, serving: bool) -> Refusal | None:
+    """Whether the card has room for the server. utilization: the share of the whole memory that
+    it takes; serving: our own server is not stopped, and then nothing is judged."""
+    if serving or card.memory_bytes is None or card.free_bytes is None:
+        return None
+    needed = int(card.memory_bytes * utilization)
+    if card.free_bytes >= needed:
+        return None
+    held = ", ".join(_holder(one) for one in card.processes)
+    pids = " ".join(str(one.pid) for one in card.processes)
+    return Refusal(
+        f"{gibibytes(card.free_bytes)} of {gibibytes(card.memory_bytes)} free on card "
+        f"{card.index}, held by {held or 'no process that NVML names (a display?)'}",
+        f"{gibibytes(needed)} free: gpu-memory-utilization {utilization:g} of the whole",
+        (
+            f"stop what holds it (`ps -fp {pids.replace(' ', ',')}` shows it)"
+            if pids
+            else "take the display off the card"
+        )
+        + ", or lower gpu-memory-utilization with `serve`",
+    )
+
+
+def _holder(one: Holder) -> str:
+    used = "an unknown amount" if one.used_bytes is None else gibibytes(one.used_bytes)
+    return f"{one.name} (pid {one.pid}) with {used}"
+
+
+def power_refusal(card: Card, limit_w: int | None) -> Refusal | None:
+    """A power limit that the card does not allow. A card that gives no bounds is not judged."""
+    low, high = card.power_min_w, card.power_max_w
+    if limit_w is None or low is None or high is None or low <= limit_w <= high:
+        return None
+    return Refusal(
+        f"power_limit_w = {limit_w}",
+        f"{low:g} to {high:g} W, which {card.name} allows",
+        "set power_limit_w within that, or to None for the card's own limit",
+    )
+
+
+def power_reasons(card: Card, limit_w: int | None) -> list[str]:
+    """Why the limit must be set (again): it is lost at each reboot."""
+    if limit_w is None or card.power_limit_w is None or round(card.power_limit_w) == limit_w:
+        return []
+    return [f"the power limit is {card.power_limit_w:g} W, not {limit_w} W"]

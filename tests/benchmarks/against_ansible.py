@@ -34,7 +34,7 @@ from tasks.box import AIBOX
 from tests.benchmarks.unchanged_run import PLAIN, Contestant, counts, void
 from tests.rehearsal.box import Box
 from tests.rehearsal.conftest import layer_of
-from tests.rehearsal.emulation.hub import Hub
+from tests.rehearsal.emulation.hub import Hub, usual_port
 from tests.rehearsal.machine import CHECKOUT, RehearsalError, cache_folder
 from tests.rehearsal.provision import Deploy, command_line, environment, files_folder
 from tests.rehearsal.registry import network_held
@@ -398,7 +398,9 @@ def main() -> None:
     ansible_venv()
     with ExitStack() as stack:
         address = stack.enter_context(network_held())
-        hub = stack.enter_context(Hub(files=files_folder(), address=address))
+        hub = stack.enter_context(
+            Hub(files=files_folder(), address=address, port=usual_port(address, "tests"))
+        )
         layer = layer_of("serving", hub)
         names = [f"against-ansible-{number}" for number in range(BOXES)]
         boxes = [stack.enter_context(Box.up(one, layer=layer, owned=True)) for one in names]

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from tests.rehearsal.box import Box
 from tests.rehearsal.conftest import layer_of
-from tests.rehearsal.emulation.hub import Hub
+from tests.rehearsal.emulation.hub import Hub, usual_port
 from tests.rehearsal.machine import CHECKOUT
 from tests.rehearsal.provision import (
     HostData,
@@ -189,7 +189,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--round-trip-ms", type=int, nargs="*", default=[0, 50])
     chosen = parser.parse_args()
-    with network_held() as address, Hub(files=files_folder(), address=address) as hub:
+    with (
+        network_held() as address,
+        Hub(files=files_folder(), address=address, port=usual_port(address, "tests")) as hub,
+    ):
         layer = layer_of("serving", hub)
         with Box.up("benchmark", layer=layer, owned=True) as box:
             box.run("systemctl start vllm-coder")

@@ -134,7 +134,7 @@ def change_gpu(arguments: argparse.Namespace) -> None:
         state = changed_state(state, *change.split("=", 1))
     if arguments.change:
         gpu.write_state(box.run, state)
-    print(json.dumps(state, indent=1) if state else "no driver")
+    print(json.dumps(state, indent=1) if state else "no card")
 
 
 def changed_state(state: Any, key: str, value: str | None = None) -> Any:
@@ -145,6 +145,8 @@ def changed_state(state: Any, key: str, value: str | None = None) -> Any:
         if value != "none" and value not in gpu.CARDS:
             raise RehearsalError(f"There is no card {value!r}; there are: none, {known_cards()}.")
         return None if value == "none" else json.loads(json.dumps(gpu.CARDS[value]))
+    if state and key in gpu.State.__annotations__:
+        state.setdefault(key, None)  # a fault that this state does not have yet
     for fields in (state, *(state or {}).get("cards", [])[:1]):
         if fields and key in fields:
             fields[key] = value if isinstance(fields[key], str) else json_or_text(value)
@@ -153,8 +155,9 @@ def changed_state(state: Any, key: str, value: str | None = None) -> Any:
 
 
 def json_or_text(value: str) -> Any:
+    """The value as JSON; "13.0" is a version, as no field is a decimal fraction."""
     try:
-        return json.loads(value)
+        return json.loads(value, parse_float=str)
     except ValueError:
         return value
 
@@ -217,7 +220,7 @@ def parser() -> argparse.ArgumentParser:
         "change",
         metavar="KEY=VALUE",
         nargs="*",
-        help=f"card={{none, {known_cards()}}} or one field, such as driver_version=570.86.10",
+        help=f"card={{none, {known_cards()}}} or one field, such as secure_boot=true",
     )
     return top
 

@@ -1,14 +1,16 @@
 """Boxes, hub and layers for the rehearsal's tests.
 
-Three kinds of box, each from a layer that is built once and kept:
-  bare      the pristine image
+Four kinds of box, each but the first from a layer that is built once and kept:
+  bare      the pristine image: a card, and no driver
   based     with the distribution's packages that the base stage installs
-  serving   deployed with the stand-in release, its server up
+  driven    based, with a driver that a person has installed by hand
+  serving   driven, deployed with the stand-in release, its server up
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -16,8 +18,10 @@ from typing import Protocol
 import pytest
 
 from tasks import base
+from tests.rehearsal import by_hand
 from tests.rehearsal.box import Box, drop_layers, layer_exists
-from tests.rehearsal.emulation.hub import Hub
+from tests.rehearsal.emulation import nvidia_repository
+from tests.rehearsal.emulation.hub import Hub, usual_port
 from tests.rehearsal.image import locked
 from tests.rehearsal.machine import CHECKOUT, cache_folder
 from tests.rehearsal.provision import deploy, files_folder, standin
@@ -36,6 +40,7 @@ DEPLOYED_BY = (
     "tests/rehearsal/standin/src",
     "tests/rehearsal/provision.py",
 )
+STANDS_ON = {"based": "bare", "driven": "based", "serving": "driven"}
 
 
 class RealStarts:
@@ -82,7 +87,8 @@ def bridge() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def hub(bridge: str) -> Iterator[Hub]:
     """The model hub and file server of this session."""
-    with Hub(files=files_folder(), address=bridge) as running:
+    port = usual_port(bridge, "tests")
+    with Hub(files=files_folder(), address=bridge, port=port) as running:
         yield running
 
 
@@ -121,7 +127,11 @@ def make_box(layers: Callable[[str], str | None]) -> Iterator[MakeBox]:
 def layer_of(kind: str, hub: Hub) -> str | None:
     if kind == "bare":
         return None
-    key = key_of_packages() if kind == "based" else key_of_deploy()
+    key = {
+        "based": key_of_packages(),
+        "driven": key_of_driver(),
+        "serving": key_of_deploy(hub),
+    }[kind]
     with locked(cache_folder() / "layers" / f"{kind}.lock"):  # several runs of one checkout
         if not layer_exists(kind, key):
             build_layer(kind, key, hub)
@@ -131,10 +141,12 @@ def layer_of(kind: str, hub: Hub) -> str | None:
 
 def build_layer(kind: str, key: str, hub: Hub) -> None:
     name = f"layer-{kind}"
-    with Box.up(name, layer=layer_of("based", hub) if kind == "serving" else None) as box:
+    with Box.up(name, layer=layer_of(STANDS_ON[kind], hub)) as box:
         if kind == "based":
             packages = " ".join(base.PACKAGES)
             box.run(f"apt-get -q update && apt-get -qy install --no-install-recommends {packages}")
+        elif kind == "driven":
+            by_hand.set_up_driver(box, hub.url)
         else:
             ended = deploy({box: standin(hub.url)}, "-y")
             assert ended.code == 0, ended.said
@@ -145,8 +157,15 @@ def key_of_packages() -> str:
     return hashlib.sha256(" ".join(base.PACKAGES).encode()).hexdigest()[:10]
 
 
-def key_of_deploy() -> str:
-    digest = hashlib.sha256(key_of_packages().encode())
+def key_of_driver() -> str:
+    """The repository's content names the outer machine's kernel as well, which a driver is for."""
+    parts = (key_of_packages(), nvidia_repository.content_key(), inspect.getsource(by_hand))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:10]
+
+
+def key_of_deploy(hub: Hub) -> str:
+    """Everything that a deployed box comes from, the hub's address in its settings included."""
+    digest = hashlib.sha256(f"{key_of_driver()} {hub.url}".encode())
     for name in DEPLOYED_BY:
         for path in files_under(CHECKOUT / name):
             digest.update(f"{path.relative_to(CHECKOUT)}\0".encode() + path.read_bytes())

@@ -250,7 +250,7 @@ def lay_certificates(root: Path) -> None:
 
 
 def install_emulation(root: Path) -> None:
-    gpu.install_into(root)
+    gpu.install_into(root, command)
 
 
 def machine_certificates() -> list[Path]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aibox.settings import ReleaseLock, load_settings, release_lock
+from aibox.settings import ReleaseLock, driver_wanted_from, load_settings, release_lock
 from tasks.box import AIBOX
 from tasks.box import Box as Wanted
 from tests.rehearsal.box import Box
@@ -32,7 +32,7 @@ def wanted(data: HostData, python: str = "3.11") -> Wanted:
     loaded = load_settings({"box": public | data}, CHECKOUT, ())["box"]
     lock = release_lock(loaded, python)
     assert isinstance(lock, ReleaseLock), lock
-    return Wanted(loaded, lock)
+    return Wanted(loaded, lock, driver_wanted_from(loaded, lock, "debian", "12"), "")
 
 
 def start(box: Box, name: str, spec: Mapping[str, Any]) -> Answer:

@@ -19,6 +19,8 @@ PACKAGES = (
     "apt-utils",
     "gcc",
     "libc6-dev",
+    "gpg",
+    "gpg-agent",
 )
 CHECKOUT = Path(__file__).resolve().parents[2]
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -33,7 +33,9 @@ def rehearse(name: str) -> int:
     say("bringing up a bare Debian 12 host (its image is built the first time, about 40 s)")
     try:
         box = Box.up(name, binds=download_caches())
-        url = hub.start_detached(hub_record(), files=files, address=bridge_address())
+        address = bridge_address()
+        port = hub.usual_port(address, "rehearsal")
+        url = hub.start_detached(hub_record(), files=files, address=address, port=port)
         say(f"{name} is up at {box.address}; deploying to it over ssh, as to a real box")
         code = deploy_shown({box: production(url)}, "-y")
     except BaseException:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.rehearsal.box import Box
-from tests.rehearsal.emulation import extra_file
+from tests.rehearsal.emulation import extra_file, nvidia_repository
 from tests.rehearsal.machine import CHECKOUT, cache_folder
 from tests.rehearsal.standin.build import build
 
@@ -48,7 +48,8 @@ class Deploy:
 
 
 def files_folder() -> Path:
-    """What the file server serves under /files/: the extra file and the stand-in's wheel."""
+    """What the file server serves under /files/: the extra file, the stand-in's wheels and the
+    NVIDIA repository."""
     folder = cache_folder() / "files"
     folder.mkdir(parents=True, exist_ok=True)
     extra = extra_file.fetch()
@@ -58,6 +59,7 @@ def files_folder() -> Path:
         shutil.copy(extra.path, aside)
         aside.rename(served)
     build(folder)
+    nvidia_repository.served(folder)
     return folder
 
 
@@ -79,11 +81,21 @@ def connection(box: Box, user: str = "admin") -> HostData:
     }
 
 
+def nvidia(hub: str) -> HostData:
+    """Host data for the NVIDIA repository of the file server and the key that signs it."""
+    repositories = nvidia_repository.served(cache_folder() / "files")
+    return {
+        "nvidia_repository": repositories.url(hub),
+        "nvidia_key": repositories.fingerprint,
+    }
+
+
 def production(hub: str, python: str = "3.11") -> HostData:
     """Host data for the production release, which serves on the CPU with one extra file."""
     extra = extra_file.fetch()
     return {
         "hub": hub,
+        **nvidia(hub),
         "release_extra_files": [
             {
                 "url": f"{hub}/files/{extra.path.name}",
@@ -98,6 +110,7 @@ def standin(hub: str) -> HostData:
     """Host data for the stand-in release."""
     return {
         "hub": hub,
+        **nvidia(hub),
         "vllm_version": STANDIN_VERSION,
         "locks_folder": str(HERE / "group_data/locks"),
         "release_find_links": f"{hub}/files/",

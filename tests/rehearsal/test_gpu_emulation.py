@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -74,12 +75,26 @@ print(json.dumps({"error": found, "text 18": text} if isinstance(found, str) els
 MIB = 1024 * 1024
 
 
+LOADED = "/sys/module/nvidia/version"
+BOOT = "/run/emulated-gpu/boot.json"
+
+
+def lay(machine: Path, path: str, text: str) -> Path:
+    """A file of an emulated machine that is no more than a folder."""
+    file = machine / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    return file
+
+
 @pytest.fixture(scope="module")
 def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
     """Ask nvidia-ml-py, in a process of its own, everything about a state."""
-    folder = tmp_path_factory.mktemp("nvml")
-    state_file = folder / "state.json"
-    gpu.compile_library(folder / "libnvidia-ml.so.1", str(state_file))
+    machine = tmp_path_factory.mktemp("machine")
+    library = machine / "libnvidia-ml.so.1"
+    gpu.compile_nvml(library, "580.178.04", root=str(machine))
+    state_file = lay(machine, gpu.STATE_PATH, "")
+    lay(machine, LOADED, "580.178.04\n")
 
     def ask(state: gpu.State | str | None) -> dict[str, Any]:
         if state is None:
@@ -88,7 +103,7 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
             state_file.write_text(state if isinstance(state, str) else json.dumps(state))
         result = subprocess.run(
             [sys.executable, "-c", READ_EVERYTHING],
-            env=os.environ | {"LD_LIBRARY_PATH": str(folder)},
+            env=os.environ | {"LD_LIBRARY_PATH": str(machine)},
             capture_output=True,
             text=True,
             check=True,
@@ -117,7 +132,7 @@ def test_the_workstation_card_is_the_one_of_the_reference(read: Read) -> None:
         "mig": "NVMLError_NotSupported: Not Supported",
         "power": 600_000,
         "power range": [150_000, 600_000],
-        "persistence": 1,
+        "persistence": 0,
         "temperature": 34,
         "temperature v": 34,
         "processes": [],
@@ -189,8 +204,81 @@ def test_an_upgraded_driver_under_a_loaded_module_is_said_as_nvml_says_it(read: 
     assert found["text 18"] == "Driver/library version mismatch"
 
 
-def test_without_a_state_file_no_driver_is_loaded(read: Read) -> None:
+def test_without_a_card_no_driver_is_loaded(read: Read) -> None:
     assert read(None)["error"] == "NVMLError_DriverNotLoaded: Driver Not Loaded"
+
+
+def test_a_driver_version_in_the_state_is_answered_in_the_loaded_ones_place(read: Read) -> None:
+    found = read({**gpu.CARDS["workstation"], "driver_version": "570.86.10"})
+    assert (found["driver"], found["nvml"]) == ("570.86.10", "13.570.86.10")
+
+
+def first_answers(machine: Path, version: str) -> tuple[int, int]:
+    """What the libraries of a version answer to nvmlInit and cuInit on a machine, as codes."""
+    code = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1])[sys.argv[2]](0))"
+    answers = []
+    for name, compile_, function in (
+        ("nvml.so", gpu.compile_nvml, "nvmlInitWithFlags"),
+        ("cuda.so", gpu.compile_cuda, "cuInit"),
+    ):
+        compile_(machine / name, version, root=str(machine))
+        words = [sys.executable, "-c", code, str(machine / name), function]
+        answers.append(int(subprocess.check_output(words)))
+    return answers[0], answers[1]
+
+
+@pytest.mark.parametrize(
+    ("loaded", "uvm", "differences", "expected"),
+    [
+        ("580.178.04", True, {}, (0, 0)),
+        (None, True, {}, (9, 100)),
+        ("580.65.06", True, {}, (18, 803)),
+        ("580.178.04", False, {}, (0, 999)),
+        ("580.178.04", True, {"cu_init": 3}, (0, 3)),
+        ("580.178.04", True, {"cu_init": 802}, (0, 802)),
+        ("580.178.04", True, {"cards": []}, (0, 100)),
+        ("580.178.04", True, {"init_error": 15}, (15, 0)),
+    ],
+)
+def test_library_and_module_are_one_version_or_a_mismatch(
+    tmp_path: Path,
+    loaded: str | None,
+    uvm: bool,
+    differences: dict[str, Any],
+    expected: tuple[int, int],
+) -> None:
+    lay(tmp_path, gpu.STATE_PATH, json.dumps({**gpu.CARDS["workstation"], **differences}))
+    if loaded:
+        lay(tmp_path, LOADED, f"{loaded}\n")
+    if uvm:
+        lay(tmp_path, "/dev/nvidia-uvm", "")
+    assert first_answers(tmp_path, "580.178.04") == expected
+
+
+def test_a_module_that_cannot_drive_the_card_shows_none(tmp_path: Path) -> None:
+    lay(tmp_path, gpu.STATE_PATH, json.dumps(gpu.CARDS["workstation"]))
+    lay(tmp_path, LOADED, "580.178.04\n")
+    lay(tmp_path, "/dev/nvidia-uvm", "")
+    lay(tmp_path, BOOT, json.dumps({"usable": False}))
+    assert first_answers(tmp_path, "580.178.04") == (0, 100)
+
+
+def test_a_fault_of_hmm_is_cured_by_its_option(tmp_path: Path) -> None:
+    faulty = {**gpu.CARDS["workstation"], "cu_init": 999, "hmm_fault": True}
+    lay(tmp_path, gpu.STATE_PATH, json.dumps(faulty))
+    lay(tmp_path, LOADED, "580.178.04\n")
+    lay(tmp_path, "/dev/nvidia-uvm", "")
+    for switch, expected in (("N\n", 999), ("Y\n", 0)):
+        lay(tmp_path, "/sys/module/nvidia_uvm/parameters/uvm_disable_hmm", switch)
+        assert first_answers(tmp_path, "580.178.04") == (0, expected)
+
+
+def test_a_hidden_card_is_no_card_for_cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay(tmp_path, gpu.STATE_PATH, json.dumps(gpu.CARDS["workstation"]))
+    lay(tmp_path, LOADED, "580.178.04\n")
+    lay(tmp_path, "/dev/nvidia-uvm", "")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert first_answers(tmp_path, "580.178.04") == (0, 100)
 
 
 @pytest.mark.parametrize(
@@ -222,19 +310,26 @@ def test_what_other_stand_ins_keep_in_the_state_is_passed_over(read: Read) -> No
     assert read(json.dumps(state, ensure_ascii=False))["driver"] == "580.178.04"
 
 
-def test_installing_lays_down_the_library_and_a_healthy_card(tmp_path: Path) -> None:
-    gpu.install_into(tmp_path)
-    library = tmp_path / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
-    state = tmp_path / "var/lib/emulated-gpu/state.json"
-    assert library.stat().st_mode & 0o777 == 0o644
-    assert state.stat().st_mode & 0o777 == 0o644
-    assert json.loads(state.read_text()) == gpu.CARDS["workstation"]
-    assert [entry.name for entry in library.parent.iterdir()] == [library.name]
-
-
 def test_a_state_is_written_on_a_running_box_by_one_command() -> None:
     commands: list[str] = []
     gpu.write_state(commands.append, gpu.CARDS["h200"])
     gpu.write_state(commands.append, None)
     assert commands[0].startswith("install -d -m 755 /var/lib/emulated-gpu && printf %s '")
-    assert commands[1] == "rm -f /var/lib/emulated-gpu/state.json"
+    assert commands[0].endswith(f" && {gpu.CORE} refresh")
+    assert commands[1] == f"rm -f /var/lib/emulated-gpu/state.json && {gpu.CORE} refresh"
+
+
+def test_every_file_of_the_machine_changes_the_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = tmp_path / "emulation"
+    shutil.copytree(gpu.HERE, copy, ignore=shutil.ignore_patterns("__pycache__", "models"))
+    monkeypatch.setattr(gpu, "HERE", copy)
+    monkeypatch.setattr(gpu, "MACHINE", copy / gpu.MACHINE.name)
+    seen = {gpu.fingerprint()}
+    parts = [path for path in gpu.MACHINE.rglob("*") if path.is_file()]
+    parts += [copy / name for name in gpu.SOURCES]
+    for path in parts:
+        path.write_bytes(path.read_bytes() + b"\n")
+        seen.add(gpu.fingerprint())
+    assert len(parts) > 10 and len(seen) == len(parts) + 1

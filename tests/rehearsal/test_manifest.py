@@ -69,7 +69,10 @@ def test_it_holds_what_the_deploy_laid_down(
     assert bit["files"][UNIT]["sha256"] == box.run(f"sha256sum {UNIT}").stdout.split()[0]
     assert bit["groups"] == {"vllm": ["vllm"]}
     assert bit["units"]["vllm-coder.service"]["state"] == "active"
-    assert bit["venvs"]["release"]["distributions"] == {"vllm": "0.31.0+standin"}
+    assert bit["venvs"]["release"]["distributions"] == {
+        "nvidia-cuda-runtime": "13.0.96+standin",
+        "vllm": "0.31.0+standin",
+    }
     assert set(bit["venvs"]["aibox"]["distributions"]) == {"aibox", "nvidia-ml-py", "uv"}
     sums = {path: file.sha256 for path, file in wanted.settings.weights.files.items()}
     found = bit["weights"]["files"]

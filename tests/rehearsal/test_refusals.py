@@ -1,6 +1,7 @@
 """What a box must be, refused before the first change: exit 1, in words, and nothing touched.
 
-One bare box serves for all that only has to be read; a test that breaks it mends it again.
+One box with nothing but a driver serves for all that only has to be read; a test that breaks it
+mends it again.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ SECOND_UUID = "GPU-5bd1e9a4-0000-4000-8000-000000000002"
 
 
 @pytest.fixture(scope="module")
-def bare() -> Iterator[Box]:
-    """One bare box with a healthy card for the whole file."""
-    with Box.up("refusals", owned=True) as box:
+def bare(layers: Callable[[str], str | None]) -> Iterator[Box]:
+    """One box that nobody has deployed to, with a healthy card, for the whole file."""
+    with Box.up("refusals", layer=layers("driven"), owned=True) as box:
         box.run("sudo -n true", user="admin")  # Debian's sudo leaves a mark in the home, once
         yield box
 
 
 @pytest.fixture
 def box(bare: Box) -> Iterator[Box]:
-    """The bare box; the card is a healthy one again at the test's end."""
+    """That box; the card is a healthy one again at the test's end."""
     yield bare
     insert(bare, gpu.CARDS["workstation"])
 
@@ -136,7 +137,7 @@ def test_a_card_that_cannot_hold_the_model_is_refused(
 @pytest.mark.parametrize(
     ("card", "found", "do"),
     [
-        ("no-gpu", "an NVIDIA driver, but no card", "lspci -d 10de:"),
+        ("no-gpu", "no NVIDIA card on the PCI bus", "lspci -d 10de:"),
         ("memory-not-supported", "memory not reported (not supported)", "nvidia-smi -q"),
         ("capability-not-supported", "compute capability not reported", "nvidia-smi -q"),
         ("mig-enabled", "102.6 GB (97887 MiB), compute capability 12.0: MIG enabled", "-mig 0"),

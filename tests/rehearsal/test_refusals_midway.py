@@ -218,7 +218,7 @@ for path in ("health", "v1/models"):
 
 
 def test_one_box_refused_and_the_other_built_to_the_end(make_box: MakeBox, hub: Hub) -> None:
-    wrong, right = make_box("refusals-wrong", "based"), make_box("refusals-right", "based")
+    wrong, right = make_box("refusals-wrong", "driven"), make_box("refusals-right", "based")
     wrong.run("sudo -n true", user="admin")  # Debian's sudo leaves a mark in the home, once
     gpu.write_state(wrong.root, gpu.CARDS["h200"])
     with untouched(wrong):

@@ -165,11 +165,17 @@ def refused(installed: Path, folder: Path, *words: str, model: Path = TINY) -> t
 # -- the wheel --------------------------------------------------------------------------------
 
 
-def test_the_wheel_is_the_same_bytes_again(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheels_are_the_same_bytes_again(wheel: Path, tmp_path: Path) -> None:
     assert build.build(tmp_path).read_bytes() == wheel.read_bytes()
+    assert build.lock_text(tmp_path / build.WHEEL) == build.lock_text(wheel)
 
 
-def test_the_committed_locks_name_the_wheel_that_is_built(wheel: Path) -> None:
+def test_the_release_wants_a_cuda_that_a_580_driver_runs() -> None:
+    lock = build.lock_files()[0].read_text()
+    assert re.search(r"^nvidia-cuda-runtime==13\.0\.", lock, re.MULTILINE)
+
+
+def test_the_committed_locks_name_the_wheels_that_are_built(wheel: Path) -> None:
     assert build.stale_locks(wheel) == []
 
 

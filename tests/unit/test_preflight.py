@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aibox.decide.preflight import BoxReport, Wanted, judge, warnings
+from aibox.decide.preflight import BoxReport, Wanted, judge, unfinished, warnings
+from tests.unit.driver_report import WANTED as DRIVER
+from tests.unit.driver_report import bare, driven, evidence
 
 GB = 10**9
 NOW = 1_800_000_000.0
@@ -15,9 +17,6 @@ WEIGHTS = "/srv/models/qwen3.8-27b/abc"
 WANTED = Wanted(
     locked_pythons=("3.11", "3.13"),
     vllm_version="0.31.0",
-    driver_version="580.178.04",
-    driver_floor="580.65.06",
-    gpu_uuid=None,
     server_port=8000,
     server_unit="vllm-coder",
     server_user="vllm",
@@ -80,19 +79,29 @@ def at(report: dict[str, Any], place: str, value: object) -> dict[str, Any]:
     return report
 
 
-def refusals(report: dict[str, Any], wanted: Wanted = WANTED) -> list[str]:
-    return [str(refusal) for refusal in judge(BoxReport.parse(json.dumps(report)), wanted)]
+def refusals(
+    report: dict[str, Any],
+    driver: dict[str, Any] | None = None,
+    *,
+    serving: bool = False,
+    allowed: bool = False,
+) -> list[str]:
+    """In words. driver: the probe's answer to "driver"; allowed: reboot_while_serving."""
+    asked = replace(DRIVER, reboot_while_serving=allowed)
+    parsed = BoxReport.parse(json.dumps(report))
+    judged = judge(parsed, WANTED, evidence(driver), asked, serving=serving)
+    return [str(refusal) for refusal in judged]
 
 
-def the_refusal(report: dict[str, Any], wanted: Wanted = WANTED) -> str:
-    found = refusals(report, wanted)
+def the_refusal(report: dict[str, Any], driver: dict[str, Any] | None = None) -> str:
+    found = refusals(report, driver)
     assert len(found) == 1, found
     return found[0]
 
 
 def test_a_good_box_is_not_refused() -> None:
     assert refusals(good_report()) == []
-    assert warnings(BoxReport.parse(json.dumps(good_report()))) == []
+    assert warnings(BoxReport.parse(json.dumps(good_report())), evidence()) == []
 
 
 @pytest.mark.parametrize(
@@ -110,7 +119,7 @@ def test_a_good_box_is_not_refused() -> None:
 def test_the_operating_system(system: str, version: str, refused: bool, warned: bool) -> None:
     report = at(at(good_report(), "os.id", system), "os.version_id", version)
     assert bool(refusals(report)) == refused
-    assert bool(warnings(BoxReport.parse(json.dumps(report)))) == warned
+    assert bool(warnings(BoxReport.parse(json.dumps(report)), evidence())) == warned
 
 
 LIBRARY_MISSING: dict[str, Any] = {"library": False, "error": None, "driver": None, "cards": []}
@@ -130,16 +139,10 @@ MISMATCH: dict[str, Any] = LIBRARY_MISSING | {
         ("python", None, ["no python3", "apt-get install python3"]),
         ("python", "3.12", ["Python 3.12", "3.11, 3.13", "make a lock for Python 3.12"]),
         ("dpkg.present", False, ["no dpkg"]),
-        ("dpkg.broken", ["a: unpacked"], ["a: unpacked", "dpkg --configure -a"]),
         ("memory_bytes", 4 * GB, ["4.0 GB of memory", "7.5 GB"]),
         ("clock", NOW - 601, ["10 minutes behind", "timedatectl"]),
         ("clock", NOW + 86400 * 365, ["365 days ahead of"]),
         ("clock", NOW - 3600 * 5, ["5 hours behind"]),
-        ("gpu", LIBRARY_MISSING, ["no NVIDIA driver", "580.65.06", "580.178.04"]),
-        ("gpu", MISMATCH, ["Driver/library version mismatch", "reboot"]),
-        ("gpu.driver", "570.86.10", ["driver 570.86.10", "580.65.06 or newer", "580.178.04"]),
-        ("gpu.driver", None, ["driver of unknown version"]),
-        ("gpu.driver", "newest", ["driver newest"]),
         ("gpu.cards", [], ["no card"]),
         ("gpu.cards.0.memory_bytes", 32607 * 2**20, ["34.2 GB (32607 MiB)"]),
         ("gpu.cards.0.memory_bytes", None, ["not supported"]),
@@ -152,9 +155,52 @@ def test_one_fault_is_one_refusal(place: str, value: object, words: list[str]) -
         assert word in refusal
 
 
-def test_a_lock_without_cuda_demands_no_driver_version() -> None:
-    report = at(good_report(), "gpu.driver", "470.1")
-    assert refusals(report, replace(WANTED, driver_floor=None)) == []
+@pytest.mark.parametrize(
+    ("gpu", "driver"),
+    [
+        (LIBRARY_MISSING, bare()),
+        (MISMATCH, driven() | {"library": "595.71.05"}),
+        (
+            good_report()["gpu"] | {"driver": "570.86.10"},
+            driven() | {"loaded": {"version": "570.86.10", "open": True}},
+        ),
+    ],
+    ids=["missing", "upgraded under the loaded module", "too old"],
+)
+def test_a_driver_that_the_stage_mends_is_no_fault(
+    gpu: dict[str, Any], driver: dict[str, Any]
+) -> None:
+    assert refusals(at(good_report(), "gpu", gpu), driver) == []
+
+
+def test_what_dpkg_has_not_finished_is_no_fault_until_it_cannot_be() -> None:
+    assert refusals(at(good_report(), "dpkg.broken", ["a: unpacked"])) == []
+    refusal = str(unfinished(("a: unpacked",)))
+    assert "a: unpacked" in refusal
+    assert "dpkg --configure -a" in refusal
+
+
+def test_without_a_driver_the_bus_names_the_card() -> None:
+    report = at(good_report(), "gpu", LIBRARY_MISSING)
+    assert "no NVIDIA card" in the_refusal(report, bare() | {"pci": []})
+    slot = {"slot": "0000:01:00.0", "id": "10de:2b85", "driver": None}
+    assert "RTX 5090" in the_refusal(report, bare() | {"pci": [slot]})
+
+
+def test_a_reboot_is_refused_while_the_server_answers() -> None:
+    report = at(good_report(), "gpu", MISMATCH)
+    old = driven() | {"loaded": {"version": "570.195.03", "open": True}}
+    [refusal] = refusals(report, old, serving=True)
+    assert "the loaded module is 570.195.03, not 580.178.04" in refusal
+    assert "reboot_while_serving = True" in refusal
+    assert refusals(report, old, serving=True, allowed=True) == []
+    assert refusals(good_report(), serving=True) == []
+
+
+def test_what_the_kernel_says_of_the_card_is_a_warning() -> None:
+    said = "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."
+    [warning] = warnings(BoxReport.parse(json.dumps(good_report())), evidence(kernel_log=[said]))
+    assert said in warning
 
 
 @pytest.mark.parametrize(
@@ -225,10 +271,11 @@ def test_all_faults_come_at_once() -> None:
     report = free(0)
     report |= {"architecture": "armv7l", "python": "3.9", "systemd": None, "memory_bytes": 0}
     report |= {"clock": 0, "gpu": LIBRARY_MISSING, "root": False, "os": {}}
+    driver = bare() | {"pci": [], "secure_boot": True, "runfile": ["/usr/bin/nvidia-uninstall"]}
     report["os"] = {"id": "arch", "version_id": "", "pretty_name": "Arch Linux"}
     report["dpkg"] = {"present": False, "broken": []}
     report["ports"]["8000"] = {"pid": 1, "name": "x", "unit": None}
-    assert len(refusals(report)) == 11
+    assert len(refusals(report, driver, serving=True)) == 14
 
 
 @pytest.mark.parametrize(
@@ -291,7 +338,7 @@ def test_any_report_is_judged_or_a_value_error(changes: dict[str, object]) -> No
     except ValueError as error:
         assert "report" in str(error)
         return
-    assert isinstance(judge(report, WANTED), list)
+    assert isinstance(judge(report, WANTED, evidence(), DRIVER, serving=False), list)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ def report(**changes: Any) -> dict[str, Any]:
             {"done": 23_100_000_000, "total": 55_000_000_000, "rate": 95_000_000.0},
             "downloading 42 %, 23.1 GB of 55.0 GB, 95.0 MB/s, 6 min left",
         ),
+        ({"done": 60.4, "total": 100, "unit": "%", "rate": 5.0}, "downloading 60 %, 12 s"),
         ({"done": 5, "total": 10, "rate": 0.0}, "downloading 50 %, 5 B of 10 B"),
         (
             {"done": 10, "total": 10, "rate": 1.0},

@@ -11,6 +11,7 @@ from aibox.settings import (
     ReleaseLock,
     Settings,
     SettingsError,
+    driver_wanted_from,
     load_settings,
     release_lock,
     release_locks,
@@ -94,6 +95,27 @@ WRONG_VALUES = [
     ("server_user", "-vllm", "a user's name"),
     ("gpu_uuid", "0", "hex digits, see nvidia-smi -L"),
     ("gpu_uuid", 0, "found 0 (a whole number)"),
+    ("nvidia_key", "EB69 3B30", "40 hex digits"),
+    ("nvidia_key", "G" * 40, "40 hex digits"),
+    ("nvidia_key", "EB693B3035CD5710E231E123A4B469963BF863CC\n", "40 hex digits"),
+    ("nvidia_key", 0xEB69, "found 60265 (a whole number); expected a key's fingerprint, 40 hex"),
+    ("nvidia_repository", "developer.download.nvidia.com", "an http or https URL"),
+    ("gpu_pci_ids", "10de:2bb1", "found '10de:2bb1' (text); expected a list of at least one"),
+    ("gpu_pci_ids", [], "(a list); expected at least one"),
+    ("gpu_pci_ids", ["10DE:2BB1"], "a PCI id in lower case"),
+    ("gpu_pci_ids", ["10de:2bb"], "a PCI id in lower case"),
+    ("gpu_pci_ids", ["2bb1"], "a PCI id in lower case"),
+    ("gpu_pci_ids", ["8086:2bb1"], "a PCI id in lower case"),
+    ("power_limit_w", "450 W", "found '450 W' (text); expected a whole number of watts"),
+    ("power_limit_w", 450.5, "found 450.5 (a number); expected a whole number of watts"),
+    ("power_limit_w", 450.0, "expected a whole number of watts"),
+    ("power_limit_w", 0, "expected a whole number of watts"),
+    ("power_limit_w", -1, "expected a whole number of watts"),
+    ("power_limit_w", True, "found True (true/false); expected a whole number of watts"),
+    ("uvm_disable_hmm", 1, "expected True or False"),
+    ("reboot_while_serving", "yes", "expected True or False"),
+    ("reboot_timeout_s", "10m", "expected seconds"),
+    ("reboot_timeout_s", 0, "expected seconds"),
     ("hub", "huggingface.co", "an http or https URL"),
     ("hub", "ftp://huggingface.co", "an http or https URL"),
     ("hub", "https://me:secret@huggingface.co", "without a login"),
@@ -386,13 +408,46 @@ def test_what_is_wanted_of_a_box_follows_from_the_settings(load: Load) -> None:
     loaded = load(release_disk_gb=12.5)
     wanted = wanted_from(loaded, lock_of(load), clock=5.0)
     assert wanted.locked_pythons == ("3.11", "3.13")
-    assert wanted.driver_floor == "580.65.06"
     assert wanted.release_folder == f"/opt/vllm/releases/{lock_of(load).release_id}"
     assert wanted.release_bytes == 12_500_000_000
     assert wanted.weights_folder == loaded.weights_folder
     assert wanted.weights_bytes == 55_000_001_000
     assert wanted.clock == 5.0
     assert wanted_from(loaded, None).release_folder is None
+
+
+def test_what_is_wanted_of_a_driver_follows_from_the_settings(load: Load) -> None:
+    loaded = load(power_limit_w=450, nvidia_key="eb693b3035cd5710e231e123a4b469963bf863cc")
+    wanted = driver_wanted_from(loaded, lock_of(load), "ubuntu", "24.04")
+    assert wanted.url == (
+        "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/"
+    )
+    assert wanted.fingerprint == "EB693B3035CD5710E231E123A4B469963BF863CC"
+    assert (wanted.version, wanted.branch, wanted.cuda) == ("580.178.04", "580", "13.0")
+    assert wanted.pci_ids == ("10de:2bb1", "10de:2bb4", "10de:2bb5")
+    assert wanted.power_limit_w == 450
+    assert driver_wanted_from(loaded, None, "debian", "13").cuda == "13.0"
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"),
+    [
+        ("power_limit", "power_limit_w"),
+        ("gpu_pci_id", "gpu_pci_ids"),
+        ("nvidia_repo", "nvidia_repository"),
+        ("reboot_when_serving", "reboot_while_serving"),
+        ("uvm_disable_hm", "uvm_disable_hmm"),
+    ],
+)
+def test_a_driver_setting_written_wrong_names_the_nearest(
+    load: Load, typo: str, meant: str
+) -> None:
+    assert the_fault_with(load, **{typo: 1}).endswith(f"did you mean {meant}?")
+
+
+def test_several_wrong_driver_settings_come_at_once(load: Load) -> None:
+    wrong = {"nvidia_key": "x", "gpu_pci_ids": ["x"], "power_limit_w": "x"}
+    assert len(faults_with(load, **wrong)) == 3
 
 
 # --- anything at all ---

@@ -1,7 +1,21 @@
+import json
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from aibox.decide.refusal import Refusal
-from aibox.decide.vram import Card, judge
+from aibox.decide.vram import (
+    Card,
+    Cuda,
+    Holder,
+    VramReport,
+    cuda_refusal,
+    judge,
+    memory_refusal,
+    power_reasons,
+    power_refusal,
+)
 
 MIB = 2**20
 WORKSTATION = "NVIDIA RTX PRO 6000 Blackwell Workstation Edition"
@@ -101,3 +115,170 @@ def test_the_chosen_card_is_judged_alone() -> None:
     unknown = refusal(small, large, uuid="GPU-99999999")
     assert "GPU-99999999" in unknown.expected
     assert "GPU-00000001" in unknown.found
+
+
+# --- the whole answer ---
+
+
+def answer(**changes: Any) -> dict[str, Any]:
+    first = {
+        "index": 0,
+        "name": WORKSTATION,
+        "uuid": "GPU-00000000",
+        "memory_bytes": 97887 * MIB,
+        "capability": [12, 0],
+        "mig": None,
+        "free_bytes": 97250 * MIB,
+        "processes": [{"pid": 4242, "name": "python3", "used_bytes": None}],
+        "power_limit_w": 600.0,
+        "power_min_w": 150,
+        "power_max_w": 600,
+    }
+    cuda = {"code": 0, "name": "CUDA_SUCCESS", "text": "no error"}
+    return {"error": None, "cards": [first | changes], "cuda": cuda}
+
+
+def test_the_answer_is_read_whole() -> None:
+    report = VramReport.parse(json.dumps(answer()))
+    [found] = report.cards
+    assert found.processes == (Holder(4242, "python3", None),)
+    assert (found.power_limit_w, found.power_max_w) == (600.0, 600.0)
+    assert judge(report.cards, report.error, None) == found
+    assert report.cuda == Cuda(0, "CUDA_SUCCESS", "no error")
+    assert VramReport.parse(json.dumps(answer() | {"cuda": None})).cuda is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"memory_bytes": "96 GB"}, "vram report.cards[0].memory_bytes: expected a whole number"),
+        ({"free_bytes": -1}, "vram report.cards[0].free_bytes: expected 0 or more"),
+        ({"processes": None}, "vram report.cards[0].processes: expected a list of objects"),
+        ({"processes": [{"pid": 1}]}, "processes[0].name: missing"),
+        ({"power_limit_w": "600"}, "vram report.cards[0].power_limit_w: expected a number"),
+        ({"power_max_w": float("inf")}, "power_max_w: expected a number or null"),
+        ({"mig": "N/A"}, "mig: expected enabled, disabled or null"),
+    ],
+)
+def test_a_malformed_answer_is_a_value_error(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        VramReport.parse(json.dumps(answer(**changes)))
+    assert words in str(caught.value)
+
+
+# --- cuInit ---
+
+
+@pytest.mark.parametrize(
+    ("cuda", "hmm", "words"),
+    [
+        (Cuda(3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"), False,
+         ["cuInit answers 3 CUDA_ERROR_NOT_INITIALIZED (initialization error)",
+          "set uvm_disable_hmm = True"]),
+        (Cuda(999, "CUDA_ERROR_UNKNOWN", "unknown error"), False,
+         ["cuInit answers 999", "modprobe nvidia-uvm", "set uvm_disable_hmm = True"]),
+        (Cuda(999, "CUDA_ERROR_UNKNOWN", "unknown error"), True,
+         ["uvm_disable_hmm is set already", "/dev/nvidia-uvm"]),
+        (Cuda(802, "CUDA_ERROR_SYSTEM_NOT_READY", "system not yet initialized"), False,
+         ["802", "system not yet initialized", "a single card needs no fabric manager"]),
+        (Cuda(803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "mismatch"), False, ["reboot the box"]),
+        (Cuda(100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device"), False, ["/dev/nvidia0"]),
+        (Cuda(-11, "SIGSEGV", "it crashed"), False, ["cuInit answers -11 SIGSEGV", "dmesg"]),
+        (None, False, ["no libcuda.so.1"]),
+    ],
+)  # fmt: skip
+def test_a_cuda_that_does_not_start_is_refused(
+    cuda: Cuda | None, hmm: bool, words: list[str]
+) -> None:
+    judged = cuda_refusal(cuda, hmm)
+    assert judged is not None
+    for word in words:
+        assert word in str(judged)
+    assert "nvidia-smi alone is no proof" in judged.expected
+
+
+def test_a_cuda_that_starts_is_fine() -> None:
+    assert cuda_refusal(Cuda(0, "CUDA_SUCCESS", "no error"), False) is None
+
+
+# --- free memory ---
+
+BUSY = replace(
+    card(),
+    free_bytes=9089 * MIB,
+    processes=(Holder(4242, "python3", 88160 * MIB), Holder(7, "Xorg", None)),
+)
+
+
+def test_who_holds_the_memory_is_named() -> None:
+    judged = memory_refusal(BUSY, 0.9, serving=False)
+    assert judged is not None
+    assert judged.found == (
+        "8.88 GiB of 95.59 GiB free on card 0, held by python3 (pid 4242) with 86.09 GiB, "
+        "Xorg (pid 7) with an unknown amount"
+    )
+    assert "86.03 GiB free: gpu-memory-utilization 0.9" in judged.expected
+    assert "ps -fp 4242,7" in judged.remedy
+
+
+def test_memory_that_nobody_seems_to_hold_is_a_displays() -> None:
+    judged = memory_refusal(replace(BUSY, processes=()), 0.9, serving=False)
+    assert judged is not None
+    assert "a display?" in judged.found
+
+
+@pytest.mark.parametrize(
+    ("free", "utilization", "serving", "refused"),
+    [
+        (97250 * MIB, 0.99, False, False),
+        (97250 * MIB, 1.0, False, True),
+        (int(97887 * MIB * 0.9), 0.9, False, False),
+        (int(97887 * MIB * 0.9) - 1, 0.9, False, True),
+        (0, 0.9, True, False),  # our own server holds it
+        (None, 0.9, False, False),
+    ],
+)
+def test_free_memory_is_judged_while_our_server_is_stopped(
+    free: int | None, utilization: float, serving: bool, refused: bool
+) -> None:
+    judged = memory_refusal(replace(card(), free_bytes=free), utilization, serving)
+    assert (judged is not None) == refused
+
+
+# --- power ---
+
+
+@pytest.mark.parametrize(
+    ("limit", "low", "high", "refused"),
+    [
+        (None, 150.0, 600.0, False),
+        (150, 150.0, 600.0, False),
+        (600, 150.0, 600.0, False),
+        (149, 150.0, 600.0, True),
+        (601, 150.0, 600.0, True),
+        (601, None, None, False),
+    ],
+)
+def test_a_power_limit_is_one_that_the_card_allows(
+    limit: int | None, low: float | None, high: float | None, refused: bool
+) -> None:
+    judged = power_refusal(replace(card(), power_min_w=low, power_max_w=high), limit)
+    assert (judged is not None) == refused
+    if judged is not None:
+        assert judged.found == f"power_limit_w = {limit}"
+        assert f"150 to 600 W, which {WORKSTATION} allows" in judged.expected
+
+
+@pytest.mark.parametrize(
+    ("in_force", "limit", "reasons"),
+    [
+        (600.0, None, []),
+        (450.0, 450, []),
+        (600.0, 450, ["the power limit is 600 W, not 450 W"]),
+        (None, 450, []),
+    ],
+)
+def test_a_lost_power_limit_is_set_again(
+    in_force: float | None, limit: int | None, reasons: list[str]
+) -> None:
+    assert power_reasons(replace(card(), power_limit_w=in_force), limit) == reasons

@@ -1,11 +1,13 @@
-"""The emulated GPU of a rehearsal box: an NVML library whose answers stand in one file.
+"""The emulated machine of a rehearsal box: an NVIDIA card, its kernel modules, and the commands.
 
-    install_into(root)                 library and a healthy card into a root file system
-    write_state(root, CARDS["h200"])   another card, in a root file system …
+    install_into(root)                 machine and a healthy card into a root file system
+    write_state(root, CARDS["h200"])   another card, in a root file system or a running box's …
     write_state(run, CARDS["h200"])    … or on a running box, by a function that runs a command
+    compile_nvml(file, "580.178.04")   the driver's libraries, which its packages bring
 
-The library reads the file at each nvmlInit, so that a change is seen at once by everything that
-asks anew. Without the file it says that no driver is loaded.
+A bare box has a card on its bus, held by nouveau, and no driver. What the driver answers once it
+is installed and loaded stands in one file, which its libraries read whenever a client starts. The
+commands and the boot unit are the Python package beside this file, emulated_machine.
 """
 
 from __future__ import annotations
@@ -13,18 +15,33 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
+import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict, cast
 
-SOURCE = Path(__file__).with_name("nvml_stub.c")
+HERE = Path(__file__).resolve().parent
+MACHINE = HERE / "emulated_machine"
+SOURCES = ("emulated_state.h", "nvml_stub.c", "cuda_stub.c", "gpu.py")
 LIBRARY_PATH = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
 STATE_PATH = "/var/lib/emulated-gpu/state.json"
+FOLDER = "/usr/lib/emulated-gpu"
+CORE = f"{FOLDER}/emulated-gpu"
+UNIT = "/usr/lib/systemd/system/emulated-gpu.service"
 
-DRIVER_NOT_LOADED = 9  # what the library answers without a state file
+# Commands of the distribution that ours stand in for; the real ones are kept as NAME.distrib.
+OF_KMOD = ("modprobe", "modinfo", "lsmod")
+DIVERTED = (
+    "/usr/sbin/dkms",
+    "/usr/sbin/update-initramfs",
+    "/usr/bin/lsinitramfs",
+    "/usr/bin/mokutil",
+)
+# The CUDA that a driver of a branch offers. Seen: 570 (12.8), 580 and 590; 595 is made up.
+CUDA_OF_BRANCH = {"570": "12.8", "580": "13.0", "590": "13.1", "595": "13.2"}
 LIBRARY_VERSION_MISMATCH = 18  # `init_error` for "Driver/library version mismatch"
 
 
@@ -57,65 +74,115 @@ class Card(TypedDict):
 
 
 class State(TypedDict):
-    """The whole state file. `init_error` is an NVML code that nvmlInit answers; 0 is none."""
+    """The whole state file: the hardware, and the faults that its driver shows.
 
-    driver_version: str
-    cuda_version: str  # "13.0"
+    driver_version and cuda_version None are those of the driver that is loaded; a text is answered
+    in their place. `init_error` is an NVML code that nvmlInit answers, `cu_init` a CUDA code that
+    cuInit answers; 0 is none.
+    """
+
+    driver_version: str | None
+    cuda_version: str | None  # "13.0"
     init_error: int
     cards: list[Card]
+    secure_boot: NotRequired[bool | None]  # None: a machine without EFI
+    cu_init: NotRequired[int]
+    hmm_fault: NotRequired[bool]  # cu_init is cured by uvm_disable_hmm=1
+    xid: NotRequired[list[str]]  # lines that each boot's kernel log gets
+    glibc: NotRequired[str]  # "2.43" in place of the box's own, for nvcc
+    build_error: NotRequired[str]  # dkms fails to build, with this in its make.log
 
 
 Run = Callable[[str], object]
 
 
-def compile_library(target: Path, state_path: str = STATE_PATH) -> None:
-    """Compile the library, to read `state_path`. Raises RuntimeError with the compiler's text."""
+def compile_nvml(target: Path, version: str, root: str = "") -> None:
+    """Compile libnvidia-ml for driver `version`, to read the machine's files below `root`.
+
+    Raises RuntimeError with the compiler's text.
+    """
+    _compile("nvml_stub.c", "libnvidia-ml.so.1", target, version, root)
+
+
+def compile_cuda(target: Path, version: str, root: str = "") -> None:
+    """Compile libcuda for driver `version`; otherwise as compile_nvml."""
+    _compile("cuda_stub.c", "libcuda.so.1", target, version, root)
+
+
+def _compile(source: str, soname: str, target: Path, version: str, root: str) -> None:
+    words = {
+        "ROOT": root,
+        "DRIVER_VERSION": version,
+        "CUDA_VERSION": CUDA_OF_BRANCH.get(version.split(".", maxsplit=1)[0], "13.0"),
+    }
     command = ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
-    command += ["-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1", "-Wl,-z,defs"]
-    command += [f"-DSTATE_PATH={json.dumps(state_path)}", "-o", str(target), str(SOURCE)]
+    command += ["-fvisibility=hidden", f"-Wl,-soname,{soname}", "-Wl,-z,defs"]
+    command += [f"-D{name}={json.dumps(value)}" for name, value in words.items()]
+    command += ["-o", str(target), str(HERE / source)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
-        raise RuntimeError(f"the emulated NVML does not compile:\n{result.stderr}")
+        raise RuntimeError(f"the emulated {soname} does not compile:\n{result.stderr}")
 
 
-def install_into(root: Path) -> None:
-    """Put the library and the state of one healthy Workstation card into the file system `root`."""
-    target = root / LIBRARY_PATH.lstrip("/")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        built = Path(folder) / target.name
-        compile_library(built)
-        built.chmod(0o644)
-        built.replace(target)
+def install_into(root: Path, run: Callable[..., str]) -> None:
+    """Put the machine, with one healthy Workstation card, into the Debian file system `root`.
+
+    `run` runs a command of control, given as words, and gives its output. Raises what it raises.
+    """
+    folder = root / FOLDER.lstrip("/")
+    shutil.copytree(MACHINE, folder / MACHINE.name, ignore=shutil.ignore_patterns("__pycache__"))
+    core = root / CORE.lstrip("/")
+    (folder / MACHINE.name / "emulated-gpu").rename(core)
+    core.chmod(0o755)
+    (folder / MACHINE.name / "emulated-gpu.service").rename(root / UNIT.lstrip("/"))
+    # what a command of a box writes shows as a change of the box: no bytecode later on
+    run("chroot", root, "python3", "-m", "compileall", "-q", FOLDER)
+    kmod = run("chroot", root, "dpkg-query", "--listfiles", "kmod").splitlines()
+    names = [path for path in kmod if "bin/" in path and path.rpartition("/")[2] in OF_KMOD]
+    for path in (*names, *DIVERTED):
+        run("chroot", root, "dpkg-divert", "--quiet", "--local", "--rename", "--add", path)
+        (root / path.lstrip("/")).symlink_to(CORE)
+    wanted_by = root / "etc/systemd/system/sysinit.target.wants"
+    wanted_by.mkdir(parents=True, exist_ok=True)
+    (wanted_by / Path(UNIT).name).symlink_to(UNIT)
     write_state(root, CARDS["workstation"])
 
 
 def fingerprint() -> str:
-    """Hex digest of everything that decides what `install_into` lays down."""
+    """Hex digest of everything that decides what `install_into` lays down and compile_* make."""
     digest = hashlib.sha256()
-    for source in (SOURCE, Path(__file__)):
-        digest.update(source.read_bytes())
+    machine = (path for path in MACHINE.rglob("*") if "__pycache__" not in path.parts)
+    for source in (*(HERE / name for name in SOURCES), *sorted(machine)):
+        if source.is_file():
+            digest.update(f"{source.relative_to(HERE)}\0".encode() + source.read_bytes())
     return digest.hexdigest()
 
 
 def write_state(root_or_run: Path | Run, state: State | None) -> None:
-    """Write the state, or with None take it away (no driver), in a root file system or on a box."""
-    if isinstance(root_or_run, Path):
-        _write_in(root_or_run / STATE_PATH.lstrip("/"), state)
-    else:
+    """Write the state, or with None take card and state away, in a root file system or on a box.
+
+    On a running box what /sys shows follows at once; /proc/PID/root is a running box as well.
+    """
+    if not isinstance(root_or_run, Path):
         root_or_run(state_command(state))
+        return
+    _write_in(root_or_run / STATE_PATH.lstrip("/"), state)
+    if running := re.fullmatch(r"/proc/(\d+)/root", str(root_or_run)):
+        entered = ["nsenter", f"--target={running[1]}", "--mount", "--uts", "--ipc", "--net"]
+        entered += ["--pid", "--root", "--wdns=/", "--", CORE, "refresh"]
+        subprocess.run(entered, check=True, stdin=subprocess.DEVNULL)
 
 
 def state_command(state: State | None) -> str:
     """The shell command that `write_state` runs on a box: the file is there whole or not at all."""
     path = shlex.quote(STATE_PATH)
     if state is None:
-        return f"rm -f {path}"
+        return f"rm -f {path} && {CORE} refresh"
     folder = shlex.quote(str(Path(STATE_PATH).parent))
     text = shlex.quote(_as_text(state))
     return (
         f"install -d -m 755 {folder} && printf %s {text} > {path}.new"
-        f" && chmod 644 {path}.new && mv {path}.new {path}"
+        f" && chmod 644 {path}.new && mv {path}.new {path} && {CORE} refresh"
     )
 
 
@@ -145,7 +212,7 @@ def _card(name: str, memory_mib: int | None, **differences: Any) -> Card:
         "capability": [12, 0],
         "mig": None,
         "power_limit_mw": 600_000,
-        "persistence": True,
+        "persistence": False,  # as every card after a boot
         "temperature_c": 34,
         "processes": [],
     }
@@ -153,11 +220,12 @@ def _card(name: str, memory_mib: int | None, **differences: Any) -> Card:
 
 
 def _state(cards: Sequence[Card]) -> State:
-    # NVIDIA facts, row 1: driver 580.178.04 is of the branch that CUDA 13.0 needs
     return {
-        "driver_version": "580.178.04",
-        "cuda_version": "13.0",
+        "driver_version": None,
+        "cuda_version": None,
         "init_error": 0,
+        "secure_boot": False,
+        "cu_init": 0,
         "cards": list(cards),
     }
 
@@ -191,13 +259,28 @@ _6000D = _card(
     80_110,  # "about 84 GB", decimal
     pci_device_id="10de:2bb2",
 )
-_RTX_5090 = _card("NVIDIA GeForce RTX 5090", 32_607, power_limit_mw=575_000)
+# The PCI ids of these three stand in pci.ids; no row gives them.
+_RTX_5090 = _card(
+    "NVIDIA GeForce RTX 5090", 32_607, pci_device_id="10de:2b85", power_limit_mw=575_000
+)
 # NVIDIA facts, row 3: the size alone lets the H100 NVL through, the capability does not. The
 # H200's 143,771 MiB are the card's known total; no row gives it.
 _H100_NVL = _card(
-    "NVIDIA H100 NVL", 95_830, capability=[9, 0], mig="disabled", power_limit_mw=400_000
+    "NVIDIA H100 NVL",
+    95_830,
+    pci_device_id="10de:2321",
+    capability=[9, 0],
+    mig="disabled",
+    power_limit_mw=400_000,
 )
-_H200 = _card("NVIDIA H200", 143_771, capability=[9, 0], mig="disabled", power_limit_mw=700_000)
+_H200 = _card(
+    "NVIDIA H200",
+    143_771,
+    pci_device_id="10de:2335",
+    capability=[9, 0],
+    mig="disabled",
+    power_limit_mw=700_000,
+)
 
 _NO_MEMORY: Card = {**_WORKSTATION, "memory_mib": None}  # row 3: "Not supported" for memory
 _NO_CAPABILITY: Card = {**_WORKSTATION, "capability": None}  # row 3: … and for capability

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import signal
@@ -39,6 +40,20 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 class HubError(Exception):
     """The hub did not start, or did not take what `ctl` asked for."""
+
+
+def usual_port(address: str, use: str) -> int:
+    """The port that this checkout's hub has whenever it can; 0 (any other) while it is taken.
+
+    A deployed box names the hub in its apt sources: at another port it would seem to have drifted.
+    """
+    digest = hashlib.sha256(f"{Path(__file__).resolve()} {use}".encode()).hexdigest()
+    port = 20_000 + int(digest[:8], 16) % 10_000
+    try:
+        with socket.create_server((address, port)):
+            return port
+    except OSError:
+        return 0
 
 
 class Hub:
