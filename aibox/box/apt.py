@@ -65,6 +65,7 @@ class Package:
     version: str
     state: str  # dpkg's word: "installed", "half-configured", …
     held: bool
+    torn: bool  # killed while its files were laid out: dpkg wants it anew
 
 
 def packages(spec: Spec, progress: Progress) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def packages(spec: Spec, progress: Progress) -> dict[str, Any]:
     Returns {"mended": [what a killed run had left, in words], "installed": {name: version},
     "changed": [names], "removed": [names], "remarks": [words for a person]}. Raises JobError.
     """
-    mended, failure = mend(spec["protect"], progress)
+    mended, failure = mend(spec, progress)
     stale = refresh(progress) if spec["refresh"] else []
     wanted = chosen(spec["install"], stale)
     before = database()
@@ -112,14 +113,15 @@ def refused(refusal: Refusal) -> JobError:
 
 def database() -> dict[str, Package]:
     """Every package of the box's own architecture that is installed, or was left half-way."""
-    form = "${Package}\t${Architecture}\t${Version}\t${db:Status-Status}\t${db:Status-Want}\n"
+    fields = ("Package", "Architecture", "Version", "db:Status-Status", "db:Status-Want")
+    form = "\t".join(f"${{{field}}}" for field in (*fields, "db:Status-Eflag")) + "\n"
     done = run(["dpkg-query", "-W", "-f", form])
     own = run(["dpkg", "--print-architecture"]).strip()
     found = {}
     for line in done.splitlines():
-        name, architecture, version, state, want = line.split("\t")
+        name, architecture, version, state, want, flag = line.split("\t")
         if architecture in (own, "all") and state not in ("not-installed", "config-files"):
-            found[name] = Package(version, state, want == "hold")
+            found[name] = Package(version, state, want == "hold", flag == "reinstreq")
     return found
 
 
@@ -244,7 +246,7 @@ def done(command: Iterable[str], progress: Progress, download_bytes: int | None 
 # --- its steps ---------------------------------------------------------------------------------
 
 
-def mend(protect: str, progress: Progress) -> tuple[list[str], JobError | None]:
+def mend(spec: Spec, progress: Progress) -> tuple[list[str], JobError | None]:
     """Finish what a killed run left: what was mended, in words, and what could not be.
 
     A failure is not the last word: a version that never builds is often the one to be replaced.
@@ -259,23 +261,31 @@ def mend(protect: str, progress: Progress) -> tuple[list[str], JobError | None]:
             failure = error
     if unfinished(database()) or work(["apt-get", "-q", "check"], progress)[0]:
         try:
-            fix(protect, progress)
+            fix(spec, progress)
             failure = None
         except JobError as error:
             failure = failure or error
     return [f"finished {name}, left half-way" for name in changed(before, database())], failure
 
 
-def fix(protect: str, progress: Progress) -> None:
+def fix(spec: Spec, progress: Progress) -> None:
     """`apt-get -f install`, when it takes away nothing that it must not. Raises JobError."""
     progress.step("finishing what an interrupted installation left")
-    command = [*APT, *INSTALL, "-f", "install"]
-    for name in read.reinstall_required(simulated(command)[1]):
-        if re.fullmatch(protect, name):
+    command = [*APT, *INSTALL, *downgrades(spec), "-f"]
+    for name in read.reinstall_required(simulated([*command, "install"])[1]):
+        if re.fullmatch(spec["protect"], name):
             remove = ["dpkg", "--remove", "--force-remove-reinstreq", "--force-depends", name]
             done(remove, progress)
-    planned(command, {}, protect)
-    done(command, progress)
+    planned([*command, "install"], {}, spec["protect"])
+    code, said = work([*command, "install"], progress)
+    # apt fetches a torn package again, but lays it out only where it is named, and it can be named
+    # only when what it depends on is there: a second pass
+    if torn := [name for name, one in database().items() if one.torn]:
+        again = [*command, "--reinstall", "install", *torn]
+        planned(again, {}, spec["protect"])
+        done(again, progress)
+    elif code:
+        raise refused(read.explained(said))
 
 
 def refresh(progress: Progress) -> list[str]:
@@ -320,8 +330,11 @@ def installing(
         for name, version in wanted.items()
         if version is not None or name not in installed(there)
     ]
-    downgrades = ["--allow-downgrades"] if spec["allow_downgrade"] else []
-    return [*APT, *INSTALL, *downgrades, "install", *asked]
+    return [*APT, *INSTALL, *downgrades(spec), "install", *asked]
+
+
+def downgrades(spec: Spec) -> list[str]:
+    return ["--allow-downgrades"] if spec["allow_downgrade"] else []
 
 
 def simulated(command: list[str], *more: str) -> tuple[int, str]:

@@ -40,7 +40,7 @@ def prove(spec: Spec, progress: Progress) -> dict[str, Any]:
     """
     progress.step("compiling a kernel for the card")
     RECORD.unlink(missing_ok=True)
-    folder = Path(f"/usr/local/cuda-{spec['toolkit']}")
+    folder = probe.ROOT / f"usr/local/cuda-{spec['toolkit']}"
     version = probe.nvcc_version(spec["toolkit"])
     if version is None:
         raise refused(nvcc.missing(f"{folder}/bin/nvcc"))

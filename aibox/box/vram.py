@@ -131,5 +131,5 @@ def cuda(program: str = CU_INIT, seconds: float = CU_INIT_S) -> Cuda | None:
     try:
         found = json.loads(said)
     except ValueError:
-        return Cuda(child.returncode, "no answer", "the process that called cuInit said nothing")
+        return Cuda(-1, "no answer", "the process that called cuInit said nothing")
     return None if found is None else Cuda(found["code"], found["name"], found["text"])

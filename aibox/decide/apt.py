@@ -6,6 +6,7 @@ on) writes "Error:" and "Warning:" where it speaks to a terminal. All of it in t
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -370,7 +371,7 @@ def _dpkg(said: str) -> Refusal | None:
     lines = [line.rstrip() for line in said.splitlines() if not status_of(line)]
     for at, line in enumerate(lines):
         found = re.match(r"dpkg: error processing (?:package|archive) (\S+) \(-+([a-z-]+)\):", line)
-        why = lines[at + 1].strip() if at + 1 < len(lines) else ""
+        why = " ".join(one.strip() for one in _indented(lines[at + 1 :]))
         if found is None or why.startswith(_NOT_ITS_OWN):
             continue
         before = [one for one in lines[max(0, at - 6) : at] if one.strip()][-4:]
@@ -379,7 +380,26 @@ def _dpkg(said: str) -> Refusal | None:
             "packages whose own scripts succeed",
             f"`sudo dpkg --configure -a` on the box shows it again; mend the cause, then {AGAIN}",
         )
+    return _waiting(lines)
+
+
+def _waiting(lines: list[str]) -> Refusal | None:
+    """A package that can't be configured, because another that it needs is not."""
+    for at, line in enumerate(lines):
+        found = re.match(r"dpkg: dependency problems prevent configuration of (\S+):", line)
+        if found:
+            why = " ".join(one.strip() for one in _indented(lines[at + 1 :]))
+            return Refusal(
+                f"{found[1]} can't be set up: {why}",
+                "packages whose dependencies are set up",
+                f"`sudo apt-get -f install` on the box shows what it would do; then {AGAIN}",
+            )
     return None
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    """The lines up to the first that does not begin with a blank."""
+    return list(itertools.takewhile(lambda line: line.startswith(" "), lines))
 
 
 CAUSES: tuple[Callable[[str], Refusal | None], ...] = (

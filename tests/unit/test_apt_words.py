@@ -169,6 +169,23 @@ Errors were encountered while processing:
  needs-broken
 E: Sub-process /usr/bin/dpkg returned an error code (1)
 """
+WAITING_FOR = """\
+dpkg: dependency problems prevent configuration of nvidia-t:
+ nvidia-t depends on nvidia-t-dkms (= 580.178.04-1); however:
+  Package nvidia-t-dkms is not installed.
+
+dpkg: error processing package nvidia-t (--configure):
+ dependency problems - leaving unconfigured
+Errors were encountered while processing:
+ nvidia-t
+E: Sub-process /usr/bin/dpkg returned an error code (1)
+"""
+TORN = """\
+dpkg: error processing package nvidia-t-dkms (--configure):
+ package is in a very bad inconsistent state; you should
+ reinstall it before attempting configuration
+Errors were encountered while processing:
+"""
 NETWORK = """\
 W: Failed to fetch http://127.0.0.1:9/x/InRelease  Could not connect to 127.0.0.1:9 (127.0.0.1). - \
 connect (111: Connection refused)
@@ -217,6 +234,8 @@ E: Sub-process /usr/bin/dpkg returned an error code (1)
             ["broken: installed broken package post-installation", "the license server"],
             "dpkg --configure -a",
         ),
+        (WAITING_FOR, ["nvidia-t can't be set up", "nvidia-t-dkms is not installed"], "-f install"),
+        (TORN, ["nvidia-t-dkms: package is in a very bad", "reinstall it before"], "--configure"),
         (NETWORK, ["http://127.0.0.1:9/x/InRelease: Could not connect"], "network"),
         (RESOLVE, ["Temporary failure resolving 'nohost'"], "network"),
         (OVERWRITE, ["trying to overwrite '/usr/bin/x'"], "mend"),

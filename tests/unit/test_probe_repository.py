@@ -116,7 +116,7 @@ def repository(built: Repository) -> Repository:
 
 
 def asked(repository: Repository, **changes: Any) -> dict[str, Any]:
-    question = {
+    question: dict[str, Any] = {
         "url": repository.url,
         "fingerprint": repository.fingerprint,
         "os": "debian 12",
@@ -210,8 +210,9 @@ def test_lists_changed_after_the_signing_are_refused_by_apt(repository: Reposito
 def test_packages_changed_after_the_signing_are_refused_by_apt(repository: Repository) -> None:
     packages = repository.folder / "Packages"
     packages.write_text(packages.read_text().replace("stand-in", "changed!", 1))
-    found = answer(repository)
-    assert found.error is not None
+    error = answer(repository).error or ""
+    assert "Hash Sum mismatch" in error or "unexpected size" in error
+    assert "SHA256:" not in error  # apt's table of sums helps nobody
 
 
 def test_a_repository_signed_by_another_key_is_refused_by_apt(
