@@ -44,8 +44,11 @@ test: lint
 test-long: env
 	@$(BIN)/python -m pytest -m long
 
-# vLLM's lock is one per Python, for this platform; the others are universal.
+# vLLM's lock is one per Python, for this platform; the others are universal. `make lock
+# VLLM=0.32.0` makes those of another version, from the newest there is.
 lock: env
+	@test -z "$(VLLM)" || test -e $(LOCKS)/vllm-$(VLLM).in || \
+	  sed 's/^vllm==.*/vllm==$(VLLM)/' $$(ls -v $(LOCKS)/vllm-*.in | tail -n 1) > $(LOCKS)/vllm-$(VLLM).in
 	@for name in control aibox; do \
 	  $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
 	    --no-annotate --upgrade $(LOCKS)/$$name.in -o $(LOCKS)/$$name.txt || exit 1; done
@@ -53,7 +56,7 @@ lock: env
 	  $(BIN)/uv pip compile -q --python-version 3.$$python --python-platform x86_64-manylinux_2_36 \
 	    --generate-hashes --no-header --no-annotate --upgrade \
 	    $$in -o $${in%.in}-py3$$python.txt || exit 1; done; done
-	@git diff --stat -- $(LOCKS)
+	@$(BIN)/python -m tasks.lock_changes $(LOCKS)
 
 clean:
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -125,6 +125,18 @@ class CardHead(_Strict):
     tensors: int = Field(ge=1, description="how many there are, a whole number from 1")
 
 
+class Attention(_Strict):
+    """The shapes of the model's full attention, which kernels are compiled for.
+
+    group: query heads for each key-value head. page: the largest of 64, 32 and 16 tokens that
+    divides vLLM's block of the cache for this model.
+    """
+
+    head_dim: int = Field(ge=16, le=512, description="a whole number, 16 to 512")
+    group: int = Field(ge=1, le=64, description="a whole number, 1 to 64")
+    page: Literal[16, 32, 64] = Field(description="16, 32 or 64")
+
+
 class Needs(_Strict):
     """Version floors."""
 
@@ -162,6 +174,9 @@ class ModelCard(_Strict):
     context: int = Field(ge=1, description="the model's own limit in tokens, a whole number")
     head: CardHead | None = Field(
         description="config_key, layers, tensor_prefix and tensors; null: no head"
+    )
+    attention: Attention | None = Field(
+        default=None, description="head_dim, group and page; left out: only the sampler is built"
     )
     needs: Needs = Field(description="version floors, such as {vllm: '>=0.31.0'}")
     prefix_cache_with_mtp: Annotated[Literal["trust", "off"], BeforeValidator(_off_is_text)] = (

@@ -5,6 +5,7 @@ import re
 from typing import Annotated
 from urllib.parse import urlsplit
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BeforeValidator
 
@@ -126,6 +127,16 @@ def _accepted(text: str) -> str:
     return text
 
 
+def _specifier(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        raise ValueError("expected versions such as '==0.31.0' or '>=0.31,<0.32'") from None
+    if not text.strip():
+        raise ValueError("expected versions such as '==0.31.0': a patch is for some only")
+    return text
+
+
 def _list_is_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
@@ -157,5 +168,6 @@ KeyFingerprint = Annotated[str, matches(r"[0-9A-Fa-f]{40}", FINGERPRINT)]
 PciId = Annotated[str, matches(r"10de:[0-9a-f]{4}", PCI_ID)]
 Sha256 = Annotated[str, matches(r"[0-9a-f]{64}", "64 hex digits")]
 PathInRelease = Annotated[str, AfterValidator(_relative)]
+Specifier = Annotated[str, AfterValidator(_specifier)]
 ListAsTuple = BeforeValidator(_list_is_tuple)
 NotEmpty = AfterValidator(_not_empty)

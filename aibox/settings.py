@@ -26,6 +26,7 @@ from aibox.card import (
 from aibox.decide import driver, driver_sources
 from aibox.decide.driver import DriverWanted
 from aibox.decide.figures import GB
+from aibox.decide.patches import touched
 from aibox.decide.preflight import Wanted
 from aibox.decide.refusal import Refusal
 from aibox.decide.unit import FlagValue
@@ -47,6 +48,7 @@ from aibox.kinds import (
     PathInRelease,
     PciId,
     Sha256,
+    Specifier,
     UnitName,
     Url,
     UserName,
@@ -56,6 +58,7 @@ from aibox.kinds import (
 __all__ = [
     "ReleaseFile",
     "ReleaseLock",
+    "ReleasePatch",
     "Settings",
     "SettingsError",
     "driver_wanted_from",
@@ -104,6 +107,20 @@ class ReleaseFile(_Strict):
     url: Url = Field(description="an http or https URL, text")
     sha256: Sha256 = Field(description="64 hex digits, text")
     path: PathInRelease = Field(description="a path relative to the release, text")
+
+
+class ReleasePatch(_Strict):
+    """A unified diff applied to a release: file on control, pinned by sha256, made for vllm."""
+
+    file: ControlFolder = Field(description="a path in this project, text")
+    sha256: Sha256 = Field(description="64 hex digits, text")
+    upstream: Url = Field(description="an http or https URL of the change upstream, text")
+    vllm: Specifier = Field(description="versions of vLLM that it is for, such as '==0.31.0'")
+
+    def fits(self, version: str) -> bool:
+        """Whether it is for this vLLM. A local version, 0.31.0+own, counts as 0.31.0."""
+        public = Version(Version(version).public)
+        return SpecifierSet(self.vllm).contains(public, prereleases=True)
 
 
 class Settings(_Strict):
@@ -155,6 +172,10 @@ class Settings(_Strict):
     release_extra_files: Annotated[tuple[ReleaseFile, ...], ListAsTuple] = Field(
         description="a list of {url, sha256, path}"
     )
+    release_patches: Annotated[tuple[ReleasePatch, ...], ListAsTuple] = Field(
+        description="a list of {file, sha256, upstream, vllm}"
+    )
+    flashinfer_prebuild: bool = Field(description="True or False")
     release_find_links: Url | None = Field(description="an http or https URL, text, or None")
     cards_folder: ControlFolder = Field(description="a path, text")
     locks_folder: ControlFolder = Field(description="a path, text")
@@ -195,6 +216,26 @@ class Settings(_Strict):
     def flag_source(self, name: str) -> str:
         """Where a flag's value comes from, or for one not set, the file that would set it."""
         return self._sources.get(name, self.card_file)
+
+    @property
+    def drafts(self) -> int:
+        """Tokens that the MTP head drafts in one step; 0 without MTP."""
+        config = _drafts(self.flags) or {}
+        return int(config.get("num_speculative_tokens", 0))
+
+    @property
+    def patches(self) -> tuple[ReleasePatch, ...]:
+        """Those of release_patches that are for the wanted vLLM, in the order they are given."""
+        return tuple(one for one in self.release_patches if one.fits(self.vllm_version))
+
+    @property
+    def patches_left_out(self) -> tuple[ReleasePatch, ...]:
+        """Those that are for other versions: an upgrade leaves them behind by itself."""
+        return tuple(one for one in self.release_patches if not one.fits(self.vllm_version))
+
+    def patch_text(self, patch: ReleasePatch) -> str:
+        """The diff itself, whose sum was checked when the settings were loaded."""
+        return (self._project / patch.file).read_bytes().decode()
 
     @property
     def card_file(self) -> str:
@@ -475,6 +516,27 @@ def _check_locks(settings: Settings) -> list[str]:
     ]
 
 
+def _check_patches(settings: Settings) -> list[str]:
+    faults = []
+    for patch in settings.patches:
+        try:
+            content = (settings._project / patch.file).read_bytes()
+            touched(content.decode())
+        except OSError as error:
+            faults.append(f"release_patches: {patch.file} can't be read ({error.strerror})")
+            continue
+        except ValueError as error:
+            faults.append(f"release_patches: {patch.file}: {error}")
+            continue
+        found = sha256(content).hexdigest()
+        if found != patch.sha256:
+            faults.append(
+                f"release_patches: {patch.file} has sha256 {found}, expected {patch.sha256}; "
+                "read what changed in it, then write the new sum, or restore the file"
+            )
+    return faults
+
+
 def _check_driver(settings: Settings) -> list[str]:
     floors = {
         lock.cuda: driver.floor_for_cuda(lock.cuda) for lock in release_locks(settings).values()
@@ -493,8 +555,17 @@ _CHECKS: tuple[tuple[frozenset[str], Callable[[Settings], list[str]]], ...] = (
     (frozenset({"card", "flags"}), _check_context),
     (frozenset({"card", "vllm_version"}), _check_needs),
     (frozenset({"vllm_version", "locks_folder"}), _check_locks),
+    (frozenset({"vllm_version", "release_patches"}), _check_patches),
     (
-        frozenset({"vllm_version", "locks_folder", "driver_version", "release_extra_files"}),
+        frozenset(
+            {
+                "vllm_version",
+                "locks_folder",
+                "driver_version",
+                "release_extra_files",
+                "release_patches",
+            }
+        ),
         _check_driver,
     ),
 )
@@ -508,7 +579,8 @@ class ReleaseLock:
     """One hash-locked list of packages for one Python.
 
     sha256 is of the text alone. lock8 names the release: the first 8 hex digits of a sum over the
-    text and the extra files (by sum and path). cuda: such as "13.0"; None for a lock without CUDA.
+    text, the extra files (by sum and path) and the patches (by sum, in their order). cuda: such
+    as "13.0"; None for a lock without CUDA.
     """
 
     path: Path
@@ -541,7 +613,7 @@ def release_locks(settings: Settings) -> dict[str, ReleaseLock]:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-        lock8 = _lock8(text, settings.release_extra_files)
+        lock8 = _lock8(text, settings.release_extra_files, settings.patches)
         locks[python] = ReleaseLock(
             path=path,
             text=text,
@@ -567,8 +639,11 @@ def _files(folder: Path) -> list[Path]:
         return []
 
 
-def _lock8(text: str, extra_files: Collection[ReleaseFile]) -> str:
+def _lock8(
+    text: str, extra_files: Collection[ReleaseFile], patches: Collection[ReleasePatch]
+) -> str:
     parts = [text, *sorted(f"\nfile {file.path} {file.sha256}" for file in extra_files)]
+    parts += [f"\npatch {patch.sha256}" for patch in patches]
     return sha256("".join(parts).encode()).hexdigest()[:8]
 
 
@@ -597,6 +672,7 @@ def wanted_from(settings: Settings, lock: ReleaseLock | None, clock: float | Non
         releases_folder=settings.releases_folder,
         release_folder=folder,
         release_bytes=round(settings.release_disk_gb * GB),
+        cache_folder=settings.cache_folder,
         models_folder=settings.models_folder,
         weights_folder=settings.weights_folder,
         weights_bytes=settings.weights.total_bytes,

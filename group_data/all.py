@@ -34,6 +34,8 @@ nvidia_key = "EB693B3035CD5710E231E123A4B469963BF863CC"  # fingerprint, 40 hex d
 hub = "https://huggingface.co"  # URL of the model hub
 release_extra_packages: list[str] = []  # Debian packages that a release needs beside the usual ones
 release_extra_files: list[dict[str, str]] = []  # added to a release: {"url", "sha256", "path"}
+release_patches: list[dict[str, str]] = []  # {"file", "sha256", "upstream", "vllm": "==0.31.0"}
+flashinfer_prebuild = True  # True or False: compile FlashInfer's kernels before the first start
 release_find_links = None  # URL of a folder with wheels, beside the package index
 
 # Room

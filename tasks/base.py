@@ -26,19 +26,28 @@ def laid_out(box: Box) -> None:
         path="/etc/apt/apt.conf.d/90aibox",
         content=APT_WAITS,
     )
-    dpkg_finished(name="dpkg has finished")
+    dpkg_finished(name="dpkg has finished", box=box)
     packages(
         name="Packages of the distribution",
-        names=[*PACKAGES, *box.settings.release_extra_packages],
+        names=[*PACKAGES, *release_packages(box)],
     )
     aibox_installed(name="aibox in its own venv")
     venv = f"{AIBOX_FOLDER}/{aibox_wheel.identity()}"
     roots_own(name="Owners of aibox's folders", folders=[AIBOX_FOLDER, venv, STATE_FOLDER])
 
 
+def release_packages(box: Box) -> list[str]:
+    """What building and running this release needs beside the usual."""
+    patching = ["patch"] if box.settings.patches else []
+    return [*patching, *box.settings.release_extra_packages]
+
+
 @operation()
-def dpkg_finished() -> Commands:
-    """What a power cut or a killed run left half-way is finished; apt does nothing before that."""
+def dpkg_finished(box: Box) -> Commands:
+    """What a power cut or a killed run left half-way is finished; apt does nothing before that.
+
+    A driver that cannot be finished is left to its own stage, which may replace it.
+    """
     broken = host.get_fact(Probe, "dpkg")["broken"]
     if not broken:
         host.noop("every package is installed or gone")
@@ -46,15 +55,20 @@ def dpkg_finished() -> Commands:
     for package in broken:
         because(host, f"{package}, left so by a run that was cut off")
     yield StringCommand("sh -c", QuoteString(FINISH))
-    left = host.get_fact(Probe, "dpkg")["broken"]
+    found = host.get_fact(Probe, "dpkg")["broken"]
+    left = [one for one in found if one.partition(":")[0] not in box.driver.packages]
     if state.is_executing and left:
         yield refused(unfinished(tuple(left)))
 
 
-# Each is tried, whatever the one before said: what is left after it is what counts.
+# Each is tried, whatever the one before said: what is left after it is what counts. A downgrade is
+# one that our pin asks for; what was cut off while it was unpacked has to be unpacked again.
 FINISH = """export DEBIAN_FRONTEND=noninteractive
+apt="apt-get -qy -o DPkg::Lock::Timeout=300 --no-install-recommends --allow-downgrades"
 dpkg --force-confdef --force-confold --configure -a
-apt-get -qy -o DPkg::Lock::Timeout=300 --no-install-recommends -f install
+$apt -f install
+half=$(dpkg-query -W -f '${db:Status-Eflag} ${binary:Package}\n' | sed -n 's/^reinstreq //p')
+test -z "$half" || $apt --allow-change-held-packages --reinstall install $half
 true"""
 
 

@@ -7,11 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from aibox.decide import manifest
+from aibox.decide import kernels, manifest
 from aibox.decide.driver import DriverWanted
 from aibox.decide.server import Serving, environment
 from aibox.decide.toolkit import cuda_home
 from aibox.decide.unit import server_command
+from aibox.decide.wheels import locked_versions
 from aibox.settings import ReleaseLock, Settings
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -104,10 +105,41 @@ class Box(Places):
             "version": self.settings.vllm_version,
             "lock": self.release.text,
             "lock_sha256": self.release.sha256,
+            "cuda": self.driver.cuda,
+            "patches": [
+                {
+                    "file": patch.file,
+                    "sha256": patch.sha256,
+                    "upstream": patch.upstream,
+                    "text": self.settings.patch_text(patch),
+                }
+                for patch in self.settings.patches
+            ],
             "find_links": self.settings.release_find_links,
             "extra_files": [file.model_dump() for file in self.settings.release_extra_files],
             "environment": self.settings.server_environment,
             "cache": self.settings.cache_folder,
+        }
+
+    @cached_property
+    def kernels(self) -> list[kernels.Kernel]:
+        """FlashInfer's kernels that the release is to hold before the server starts."""
+        if not self.settings.flashinfer_prebuild or self.driver.cuda is None:
+            return []
+        card, flags = self.settings.card, self.settings.flags
+        attention = card.attention.model_dump() if card.attention else None
+        locked = locked_versions(self.release.text)
+        return kernels.wanted(locked, flags, attention, self.settings.drafts)
+
+    @property
+    def kernels_spec(self) -> dict[str, Any]:
+        """The task of the job that compiles them."""
+        assert self.driver.cuda is not None
+        return {
+            "release": self.release_folder,
+            "kernels": self.kernels,
+            "cuda_home": cuda_home(self.driver.cuda),
+            "environment": {},
         }
 
     @property
@@ -137,5 +169,6 @@ class Box(Places):
             "probe": self.settings.card.probe.model_dump(),
             "speculative": self.speculative,
             "identity": self.serving.identity,
+            "release": self.release.release_id,
             "record": self.proof_record,
         }

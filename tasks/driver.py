@@ -10,7 +10,7 @@ from pyinfra.operations import systemd
 
 from aibox.decide import driver, driver_sources
 from aibox.decide.driver_evidence import Evidence
-from aibox.decide.driver_refusals import reboot_refusal
+from aibox.decide.driver_refusals import next_boot_refusal, reboot_refusal
 from aibox.decide.refusal import Refusal
 from aibox.decide.vram import VramReport, judge, power_reasons, power_refusal
 from tasks import ledger, preflight
@@ -26,7 +26,7 @@ from tasks.operations import (
     refused,
     starts_at_boot,
 )
-from tasks.reboot import rebooted
+from tasks.reboot import rebooted, useless
 from tasks.server import server_state
 
 POWER_UNIT_FILE = f"/etc/systemd/system/{driver_sources.POWER_UNIT}"
@@ -45,6 +45,7 @@ def installed(box: Box) -> None:
     starts_at_boot(name="Persistence starts at boot", unit=PERSISTENCE)
     persistence_on(name="Persistence is on", box=box)
     driver_asserted(name=f"{box.driver.version} on module, library and dpkg", box=box)
+    reboot_survived(name="The next reboot keeps the card", box=box)
     power_limited(box)
 
 
@@ -190,6 +191,9 @@ def driver_loaded(box: Box) -> Commands:
         yield refused(refusal)
     else:
         yield from rebooted(reasons, box.settings.reboot_timeout_s)
+        left = driver.reboot_reasons(evidence_of(box), box.driver)
+        if state.is_executing and left:
+            yield refused(useless(reasons, left))
 
 
 @operation()
@@ -232,6 +236,21 @@ def driver_asserted(box: Box) -> Commands:
     yield refused(refusal)
 
 
+@operation()
+def reboot_survived(box: Box) -> Commands:
+    """Whether the kernel that boots next has all that this one has; it may be another one."""
+    if is_pending(box):
+        host.noop("comes with the driver")
+        return
+    reasons = driver.next_boot_reasons(evidence_of(box), box.driver)
+    if not reasons:
+        host.noop("the newest kernel has the module")
+        return
+    for reason in reasons:
+        because(host, reason)
+    yield refused(next_boot_refusal(reasons, box.driver))
+
+
 def is_pending(box: Box) -> bool:
     """Whether a plan is being made for a box that gets its driver in the run itself."""
     if state.is_executing:
@@ -260,7 +279,8 @@ def power_limit_in_force(box: Box) -> Commands:
         return
     for reason in power_reasons(card, watts):
         because(host, reason)
-        yield StringCommand("systemctl restart", driver_sources.POWER_UNIT)
+        # systemd may still know the unit as it was with another limit
+        yield f"systemctl daemon-reload && systemctl restart {driver_sources.POWER_UNIT}"
 
 
 def vram_report() -> VramReport | None:

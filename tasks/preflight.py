@@ -14,9 +14,9 @@ from aibox.decide import manifest
 from aibox.decide.access import judge_login
 from aibox.decide.driver import DriverWanted, install_reasons
 from aibox.decide.driver_evidence import Evidence
-from aibox.decide.driver_refusals import RepositoryAnswer, repository_refusals
+from aibox.decide.driver_refusals import RepositoryAnswer
 from aibox.decide.driver_sources import KEY, SOURCE, repository_question
-from aibox.decide.preflight import BoxReport, judge, warnings
+from aibox.decide.preflight import PACKAGES_FOLDER, BoxReport, can_ask_apt, judge, warnings
 from aibox.decide.refusal import Refusal
 from aibox.decide.toolkit import toolkit_reasons
 from aibox.settings import (
@@ -28,6 +28,7 @@ from aibox.settings import (
     release_lock,
     wanted_from,
 )
+from tasks import drift_report
 from tasks.box import PROJECT, Box, Places
 from tasks.facts import Login, Probe
 from tasks.operations import say_refusal
@@ -88,18 +89,15 @@ def look(settings: Settings, found_lock: ReleaseLock | Refusal) -> Box | list[Re
     evidence = evidence_of(wanted_driver.cuda)
     for warning in warnings(report, evidence):
         host.log(warning, logger.warning)
-    serving = is_serving(settings, report)
-    refusals = judge(report, wanted, evidence, wanted_driver, serving=serving)
-    if refusals or lock is None:
-        return refusals
     key = evidence.key if evidence.key_fingerprint == wanted_driver.fingerprint else None
-    if key is None or asks_for_packages(evidence, wanted_driver):
+    offered = None
+    if can_ask_apt(report) and (key is None or asks_for_packages(evidence, wanted_driver)):
         offered = repository_answer(evidence, wanted_driver)
-        free = report.disks[settings.releases_folder].free_bytes
-        reserve = wanted.reserve_bytes
-        refusals = repository_refusals(offered, evidence, wanted_driver, free, reserve)
         key = offered.key
-    if refusals or key is None:
+    # A drift check reboots nobody away: it is to name the reboot that is due.
+    serving = is_serving(settings, report) and not drift_report.is_wanted()
+    refusals = judge(report, wanted, evidence, wanted_driver, serving=serving, offered=offered)
+    if refusals or lock is None or key is None:
         return refusals
     return Box(settings, lock, wanted_driver, key)
 
@@ -135,8 +133,9 @@ def asked(settings: Settings, box: Places | None) -> dict[str, Any]:
     if box:
         sizes[box.weights_folder] = [box.weights_folder, box.partial_weights_folder]
         sizes[box.release_folder] = [f"{box.release_folder}/release.json"]
+    folders = [settings.releases_folder, settings.models_folder, settings.cache_folder]
     return {
-        "folders": [settings.releases_folder, settings.models_folder, settings.cache_folder],
+        "folders": [PACKAGES_FOLDER, *folders],
         "ports": [settings.server_port],
         "user": settings.server_user,
         "unit_file": f"/etc/systemd/system/{settings.server_unit}.service",

@@ -11,6 +11,7 @@ from pyinfra.api import Host
 
 POLL_S = 1.0
 WITHOUT_TERMINAL_S = 10.0
+BYTES = ("bytes", "")  # units that are shown as sizes
 
 
 class ProgressLine:
@@ -49,10 +50,17 @@ def described(report: dict[str, Any]) -> str:
         return f"{step} {done:.0f} %, {duration(report['seconds'])}"
     if not total:
         return f"{step}, {size(done)}, {duration(report['seconds'])}"
-    words = [f"{step} {100 * done / total:.0f} %", f"{size(done)} of {size(total)}"]
+    words = [f"{step} {100 * done / total:.0f} %", amount(done, total, report["unit"])]
     if rate:
-        words += [f"{size(rate)}/s", f"{duration((total - done) / rate)} left"]
+        words += [f"{size(rate)}/s"] if report["unit"] in BYTES else []
+        words.append(f"{duration((total - done) / rate)} left")
     return ", ".join(words)
+
+
+def amount(done: float, total: float, unit: str) -> str:
+    if unit in BYTES:
+        return f"{size(done)} of {size(total)}"
+    return f"{done:.0f} of {total:.0f} {unit}"
 
 
 def size(number: float) -> str:

@@ -11,7 +11,7 @@ from pyinfra.api import FunctionCommand, Host, State, deploy, operation
 from aibox.decide.refusal import Refusal
 from aibox.decide.server import proof_is_owed
 from aibox.decide.standing import mtp, shortened, speed
-from tasks import deployed
+from tasks import deployed, release
 from tasks.box import AIBOX, Box
 from tasks.drift_report import because
 from tasks.operations import Commands, call_aibox, say_refusal
@@ -22,6 +22,7 @@ from tasks.server import server_state
 def served(box: Box) -> None:
     proven(name="A completion, with accepted drafts", box=box)
     deployed.recorded(name="The record of what was laid down", box=box)
+    release.older_removed(name="Releases that nobody asks for", box=box)
     last_screen(name="The last screen", box=box)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 from paramiko import SSHException
-from pyinfra import host, logger
+from pyinfra import host
 from pyinfra.api import FunctionCommand, Host, State
 from pyinfra.api.exceptions import ConnectError
 from pyinfra.connectors.local import LocalConnector
@@ -91,34 +91,33 @@ def fail(host: Host, found: str, remedy: str) -> bool:
 
 def came_back(host: Host, before: str, end: float) -> bool:
     """Wait until the box answers with another boot id than before."""
-    waiting = Waiting(host)
+    waiting = Waiting(host.log, time.monotonic)
     while time.monotonic() < end:
         waiting.show()
         time.sleep(ASK_EVERY_S)
         if connected_anew(host):
             boot = said(host, BOOT_ID)
             if boot and boot != before:
-                waiting.end()
                 return True
-    waiting.end()
     return False
 
 
 class Waiting:
-    """A line every ten seconds while a box is away, and what may keep it when that grows long."""
+    """A line every ten seconds while a box is away, and what may keep it when that grows long.
 
-    def __init__(self, box: Host) -> None:
-        self.box, self.began, self.next = box, time.monotonic(), WITHOUT_TERMINAL_S
+    say: shows a line; clock: seconds, as time.monotonic counts them.
+    """
+
+    def __init__(self, say: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self.say, self.clock = say, clock
+        self.began, self.next = clock(), WITHOUT_TERMINAL_S
 
     def show(self) -> None:
-        seconds = time.monotonic() - self.began
+        seconds = self.clock() - self.began
         if seconds >= self.next:
             doubt = " (waiting for a disk passphrase?)" if seconds >= LONG_S else ""
-            self.box.log(f"away for {duration(seconds)}{doubt}", logger.info)
-            self.next += WITHOUT_TERMINAL_S
-
-    def end(self) -> None:
-        self.next = float("inf")
+            self.say(f"away for {duration(seconds)}{doubt}")
+            self.next = seconds + WITHOUT_TERMINAL_S
 
 
 def connected_anew(host: Host) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyinfra import host
+from pyinfra import host, logger, state
 from pyinfra.api import deploy, operation
 
 from aibox.decide.refusal import Refusal
@@ -32,8 +32,11 @@ def vram_verified(box: Box) -> Commands:
     if isinstance(verdict, Refusal):
         because(host, verdict.found)
         yield refused(verdict)
-    else:
-        host.noop(f"{verdict.name}: 96 GB verified")
+        return
+    verified = f"{verdict.name}: 96 GB verified"
+    if state.is_executing:
+        host.log(verified, logger.info)
+    host.noop(verified)
 
 
 def verdict_of(box: Box, report: VramReport) -> Card | Refusal:

@@ -13,13 +13,28 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from aibox.box import apt, fetch, job, modules, prove, ready, release, status, switch, toolkit
+from aibox.box import (
+    apt,
+    fetch,
+    job,
+    kernels,
+    modules,
+    prove,
+    ready,
+    release,
+    remove,
+    status,
+    switch,
+    toolkit,
+)
 
 VERBS = {
     "packages": apt.packages,
     "modules": modules.build,
     "toolkit_proof": toolkit.prove,
     "release": release.build,
+    "kernels": kernels.build,
+    "remove_releases": remove.releases,
     "weights": fetch.fetch,
     "check": fetch.check,
     "switch": switch.switch,

@@ -278,6 +278,10 @@ def card(nvml: ctypes.CDLL, index: int) -> dict[str, Any]:
     has_capability = nvml.nvmlDeviceGetCudaComputeCapability(
         device, ctypes.byref(major), ctypes.byref(minor)
     )
+    least, most = ctypes.c_uint(), ctypes.c_uint()  # milliwatts
+    has_bounds = nvml.nvmlDeviceGetPowerManagementLimitConstraints(
+        device, ctypes.byref(least), ctypes.byref(most)
+    )
     has_mig = nvml.nvmlDeviceGetMigMode(device, ctypes.byref(mig), ctypes.byref(pending))
     return {
         "index": index,
@@ -286,6 +290,8 @@ def card(nvml: ctypes.CDLL, index: int) -> dict[str, Any]:
         "memory_bytes": memory.total if has_memory == NVML_SUCCESS else None,
         "capability": [major.value, minor.value] if has_capability == NVML_SUCCESS else None,
         "mig": ("enabled" if mig.value else "disabled") if has_mig == NVML_SUCCESS else None,
+        "power_min_w": least.value / 1000 if has_bounds == NVML_SUCCESS else None,
+        "power_max_w": most.value / 1000 if has_bounds == NVML_SUCCESS else None,
     }
 
 
@@ -295,6 +301,31 @@ def card(nvml: ctypes.CDLL, index: int) -> dict[str, Any]:
 def release(asked: dict[str, Any]) -> dict[str, Any] | None:
     """The record of a finished release, or None: without its record a release does not exist."""
     return record_in(Path(asked["folder"]) / "release.json")
+
+
+def releases(asked: dict[str, Any]) -> dict[str, Any]:
+    """What stands among the releases, and what the box's records say of them.
+
+    asked: {"folder", "records": paths}. Answers {"standing": {name: when its record was written,
+    or null without one}, "records": {path: content or null}}.
+    """
+    folder = Path(asked["folder"])
+    found = folder.iterdir() if folder.is_dir() else ()
+    names = sorted(path.name for path in found if path.is_dir() and not path.is_symlink())
+    return {
+        "standing": {name: changed_at(folder / name / "release.json") for name in names},
+        "records": {path: record_in(Path(path)) for path in asked["records"]},
+    }
+
+
+def compiled(asked: dict[str, Any]) -> dict[str, Any] | None:
+    """The record of a release's compiled kernels, with those only that are still there."""
+    folder = Path(asked["folder"])
+    record = record_in(folder / "kernels.json")
+    if record is None:
+        return None
+    built = [each for each in record.get("built", []) if (folder / each["file"]).is_file()]
+    return {**record, "built": built}
 
 
 def record_in(path: Path) -> dict[str, Any] | None:
@@ -1014,7 +1045,8 @@ def complaint_of(said: str, url: str) -> str | None:
         for below in lines[at + 1 :]:
             if not line.startswith("Err:") or not below.startswith(" "):
                 break
-            found.append(below.strip())
+            if not re.match(r"\s+(?:-|Hashes|Last modification|Release file created)", below):
+                found.append(below.strip())
     mild = re.compile(r"(W|Warning): .*(?:weak|SHA1|[Pp]olicy)")
     failing = [line for line in found if not mild.match(line)]
     return "\n".join(failing[:8]) or None
@@ -1121,6 +1153,8 @@ def disk_size(configuration: str, plan: dict[str, Any]) -> int | None:
 QUESTIONS = {
     "system": system,
     "release": release,
+    "releases": releases,
+    "compiled": compiled,
     "weights": weights,
     "server": server,
     "owners": owners,

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from aibox.box.job import JobError, Spec, write_whole
+from aibox.box.probe import record_in
 from aibox.decide.acceptance import Counters, difference, parse_metrics
+from aibox.decide.releases import served_now
 
 LONGEST_ANSWER_S = 300
 
@@ -20,7 +22,8 @@ def prove(spec: Spec) -> dict[str, Any]:
     """Ask the card's probe and record what came.
 
     spec: {"port", "unit", "model", "probe": {"prompt", "expect", "max_tokens", "body"},
-    "speculative": bool, "identity" (what was proven), "record" (path)}. Raises JobError.
+    "speculative": bool, "identity" (what was proven), "release" (its name), "record" (path)}.
+    Raises JobError.
     """
     before = counters(spec)
     began = time.monotonic()
@@ -46,8 +49,11 @@ def prove(spec: Spec) -> dict[str, Any]:
             "accepted draft tokens: the card turns MTP on",
             "do not trust the speed-up; take speculative-config away or look at the weights' head",
         )
+    path = Path(spec["record"])
     record = {
         "identity": spec["identity"],
+        "release": spec["release"],
+        "served": served_now(record_in(path), spec["release"]),
         "text": text,
         "tokens": tokens,
         "seconds": round(seconds, 3),
@@ -55,7 +61,6 @@ def prove(spec: Spec) -> dict[str, Any]:
         "draft_tokens": drafts.draft_tokens,
         "accepted": drafts.accepted_tokens,
     }
-    path = Path(spec["record"])
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(record))
     return record

@@ -5,26 +5,36 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from aibox.box import bytecode, patches, wheels
 from aibox.box.job import JobError, Progress, Spec, write_whole
+from aibox.decide import releases
+from aibox.decide.wheels import locked_lines, locked_versions
 
 CHUNK = 1 << 20
+UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+DOWNLOADING = re.compile(r"\s*Downloading (\S+) \(([\d.]+)(B|KiB|MiB|GiB)\)")
+DOWNLOADED = re.compile(r"\s*Downloaded (\S+)")
 
 
 def build(spec: Spec, progress: Progress) -> dict[str, Any]:
     """Build the release that `spec` describes and return its record.
 
     spec: {"folder", "version", "lock" (text), "lock_sha256", "find_links" (url or null),
-    "extra_files": [{"url", "sha256", "path"}], "environment" (of the server), "cache" (folder)}.
-    Raises JobError.
+    "extra_files": [{"url", "sha256", "path"}], "patches": [{"file", "sha256", "upstream",
+    "text"}], "cuda" (the toolkit's minor, or null), "environment" (of the server), "cache"
+    (folder)}. Raises JobError.
     """
     folder = Path(spec["folder"])
     aside = folder.with_name(f".building-{folder.name}")
@@ -47,11 +57,15 @@ def build(spec: Spec, progress: Progress) -> dict[str, Any]:
 def fill(aside: Path, spec: Spec, progress: Progress) -> dict[str, Any]:
     make_venv(aside, spec, progress)
     sync(aside, spec, progress)
+    proof = wheels.prove(aside, spec["lock"], progress, partial(reinstall, aside, spec))
     for extra in spec["extra_files"]:
         progress.step(f"fetching {Path(extra['path']).name}")
         fetch_file(extra["url"], extra["sha256"], aside / extra["path"], progress)
+    patched = [patches.apply(wheels.site_of(aside), patch) for patch in spec["patches"]]
+    wheels.no_stray_pth(aside, wheels.read_records(aside).owners)  # nor by what was added
+    bytecode.compile_all(aside, Path(spec["folder"]), progress)
     progress.step("proving")
-    record = prove(aside, spec)
+    record = {**prove(aside, spec), "wheels": proof, "patches": patched}
     (aside / ".lock").unlink(missing_ok=True)  # uv's own, writable for everybody
     write_whole(aside / "release.json", json.dumps(record, indent=1))
     return record
@@ -79,13 +93,24 @@ def uv_environment(spec: Spec) -> dict[str, str]:
     }
 
 
-def run(command: list[str], spec: Spec, failure: str) -> None:
-    done = subprocess.run(
-        command, env=uv_environment(spec), capture_output=True, text=True, check=False
-    )
-    if done.returncode == 0:
+def run(command: list[str], spec: Spec, failure: str, hear: Callable[[str], None]) -> None:
+    """Run uv, each of its lines heard as it comes. Raises JobError with its own words."""
+    lines = []
+    with subprocess.Popen(
+        command,
+        env=uv_environment(spec),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line.rstrip())
+            hear(lines[-1])
+    if process.returncode == 0:
         return
-    said = done.stderr.strip() or done.stdout.strip()
+    said = "\n".join(lines).strip()
     print(said, file=sys.stderr)
     if "No space left on device" in said:
         raise OSError(28, "No space left on device", spec["folder"])
@@ -111,34 +136,76 @@ def remedy_of(said: str) -> str:
 def make_venv(aside: Path, spec: Spec, progress: Progress) -> None:
     progress.step("making the venv")
     command = uv("venv", "--relocatable", "--no-python-downloads", "--python", "/usr/bin/python3")
-    run([*command, str(aside)], spec, "a new venv on the box's own python3")
+    run([*command, str(aside)], spec, "a new venv on the box's own python3", no_matter)
+
+
+def no_matter(_line: str) -> None:
+    """What uv says is kept for its failure only."""
 
 
 def sync(aside: Path, spec: Spec, progress: Progress) -> None:
-    """Install the lock, every file by its hash. Progress is what the disk took so far."""
-    progress.step("downloading and installing packages")
+    """Install the lock, every file by its hash."""
     lock = aside / "lock.txt"
     lock.write_text(spec["lock"])
-    command = uv("pip", "sync", "--require-hashes", "--only-binary", ":all:")
+    watch = Watch(aside, len(locked_versions(spec["lock"])), progress)
+    command = [*installing(aside, spec, "sync"), str(lock)]
+    with watch:
+        run(command, spec, "the packages of the lock, with the lock's hashes", watch.hear)
+
+
+def reinstall(aside: Path, spec: Spec, name: str) -> None:
+    """Install one distribution of the lock anew, from uv's cache."""
+    lock = aside / f".{name}.txt"
+    lock.write_text(locked_lines(spec["lock"], name))
+    command = [*installing(aside, spec, "install"), "--no-deps", "--reinstall", "-r", str(lock)]
+    run(command, spec, f"{name} as the lock names it", no_matter)
+    lock.unlink()
+
+
+def installing(aside: Path, spec: Spec, verb: str) -> list[str]:
+    command = uv("pip", verb, "--require-hashes", "--only-binary", ":all:")
     command += ["--python", str(aside / "bin/python")]
-    if spec["find_links"]:
-        command += ["--find-links", spec["find_links"]]
-    finished = threading.Event()
-    watcher = threading.Thread(target=watch_disk, args=(aside, progress, finished))
-    watcher.start()
-    try:
-        run([*command, str(lock)], spec, "the packages of the lock, with the lock's hashes")
-    finally:
-        finished.set()
-        watcher.join()
+    return command + (["--find-links", spec["find_links"]] if spec["find_links"] else [])
 
 
-def watch_disk(aside: Path, progress: Progress, finished: threading.Event) -> None:
-    """The disk fills as uv works; uv itself tells nothing without a terminal."""
-    before = shutil.disk_usage(aside).free
-    while not finished.wait(1):
-        written = max(0, before - shutil.disk_usage(aside).free)
-        progress.say(written, None, "bytes")
+class Watch:
+    """How far uv is. Without a terminal it names the large downloads only: as they begin, with
+    their size, and as they end. What it installs can be counted in the venv."""
+
+    def __init__(self, venv: Path, packages: int, progress: Progress) -> None:
+        self.venv, self.packages, self.progress = venv, packages, progress
+        self.sizes: dict[str, float] = {}
+        self.fetched: set[str] = set()
+        self.finished = threading.Event()
+        self.watcher = threading.Thread(target=self.watch)
+
+    def __enter__(self) -> None:
+        self.progress.step("downloading packages")
+        self.watcher.start()
+
+    def __exit__(self, *_ended: object) -> None:
+        self.finished.set()
+        self.watcher.join()
+
+    def hear(self, line: str) -> None:
+        began, ended = DOWNLOADING.match(line), DOWNLOADED.match(line)
+        if began:
+            self.sizes[began[1]] = float(began[2]) * UNITS[began[3]]
+        elif ended:
+            self.fetched.add(ended[1])
+
+    def watch(self) -> None:
+        while not self.finished.wait(1):
+            installed = sum(1 for _ in self.venv.glob("lib/python3*/site-packages/*.dist-info"))
+            if installed:
+                if self.progress.step_name != "installing packages":
+                    self.progress.step("installing packages")
+                self.progress.say(installed, self.packages, "packages")
+            elif self.sizes:
+                done = sum(self.sizes[name] for name in self.fetched & self.sizes.keys())
+                self.progress.say(done, sum(self.sizes.values()), "bytes")
+            else:
+                self.progress.say()
 
 
 def fetch_file(url: str, sha256: str, target: Path, progress: Progress) -> None:
@@ -169,34 +236,53 @@ def fetch_file(url: str, sha256: str, target: Path, progress: Progress) -> None:
 
 
 PROOF = """
-import importlib.metadata, json, sys
-import vllm
-print(json.dumps({"version": importlib.metadata.version("vllm"), "file": vllm.__file__}))
+import importlib, importlib.metadata, json, sys
+failed, cuda = {}, None
+for module in sys.argv[1:]:
+    try:
+        importlib.import_module(module)
+    except BaseException as error:
+        failed[module] = f"{type(error).__name__}: {error}"[:300]
+try:
+    version = importlib.metadata.version("vllm")
+    [script] = importlib.metadata.entry_points(group="console_scripts", name="vllm")
+    script.load()
+except importlib.metadata.PackageNotFoundError:
+    version = None
+except BaseException as error:
+    failed["the command vllm"] = f"{type(error).__name__}: {error}"[:300]
+torch = sys.modules.get("torch")
+cuda = torch.version.cuda if torch else None
+answer = {"version": version, "failed": failed, "torch": torch is not None, "cuda": cuda}
+print(json.dumps(answer))
 """
 
 
 def prove(aside: Path, spec: Spec) -> dict[str, Any]:
-    """The release's record, when its vLLM imports and has the version that was asked for."""
+    """The release's record, when all that the server needs imports and is what was asked for."""
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "HOME": spec["cache"]}
     environment |= spec["environment"]
+    modules = releases.modules_to_import(locked_versions(spec["lock"]))
     done = subprocess.run(
-        [str(aside / "bin/python"), "-IB", "-c", PROOF],
+        [str(aside / "bin/python"), "-IB", "-c", PROOF, *modules],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
-    remedy = "look at `journalctl -u aibox-release` on the box"
-    if done.returncode:
+    if done.stderr:
         print(done.stderr, file=sys.stderr)
+    if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no word"])[-1]
-        raise JobError(f"the new venv can't import vllm: {last}", "a vllm that imports", remedy)
+        raise JobError(f"the new venv's Python fails: {last}", "one that imports", releases.LOG)
     found = json.loads(done.stdout.strip().splitlines()[-1])
-    if found["version"] != spec["version"]:
-        raise JobError(f"vllm {found['version']} in the venv", f"vllm {spec['version']}", remedy)
+    wheels.refuse(releases.proof_refusal(found, spec["version"], spec["cuda"]))
     return {
         "version": found["version"],
         "lock_sha256": spec["lock_sha256"],
         "extra_files": [{"path": e["path"], "sha256": e["sha256"]} for e in spec["extra_files"]],
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+        "cuda": spec["cuda"],
+        "torch_cuda": found["cuda"],
+        "imports": modules,
     }

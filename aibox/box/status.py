@@ -70,7 +70,12 @@ def print_rows(deployed: Deployed) -> int:
     serving = found["process"] is not None and found["health"] == 200
     since = moment(found["process"]["started"]) if serving else None
     for label, text in standing.rows(
-        deployed, since, counters_of(server), found["proof"], proven(found["proof"], server)
+        deployed,
+        standing.driver(probe.loaded_module()),
+        since,
+        counters_of(server),
+        found["proof"],
+        proven(found["proof"], server),
     ):
         print(f"{label:<9} {text}")
     return 0 if serving else 1
@@ -107,6 +112,7 @@ def readings(deployed: Deployed, *, full: bool) -> Readings:
     current = aibox / "current"
     files = [str(DEPLOYED), *deployed["files"]]
     units = {name: probe.unit_properties(name) for name in deployed["units"]}
+    installed = packages()
     return Readings(
         deployed=deployed,
         venvs={
@@ -122,7 +128,9 @@ def readings(deployed: Deployed, *, full: bool) -> Readings:
         groups={name: members(name) for name in deployed["groups"]},
         kernel_settings={name: kernel_setting(name) for name in deployed["kernel_settings"]},
         python=platform.python_version(),
-        packages=packages(),
+        packages={name: version for name, (version, _) in installed.items()},
+        held=tuple(name for name, (_, held) in installed.items() if held),
+        driver=driver(),
         recorded={
             "kernel": platform.release(),
             "distribution": probe.os_release()["pretty_name"],
@@ -180,12 +188,27 @@ def kernel_setting(name: str) -> str | None:
     return file.read_text().strip() if file.exists() else None
 
 
-def packages() -> dict[str, str]:
-    """{name: version} of the distribution's packages that are installed."""
-    form = "${Package}\t${Version}\t${db:Status-Status}\n"
+def packages() -> dict[str, tuple[str, bool]]:
+    """{name: (version, whether it is held)} of the distribution's packages that are installed."""
+    form = "${Package}\t${Version}\t${db:Status-Want}\t${db:Status-Status}\n"
     rows = (probe.text_of(["dpkg-query", "-W", "-f", form]) or "").splitlines()
     cells = (row.split("\t") for row in rows)
-    return {name: version for name, version, state in cells if state == "installed"}
+    return {
+        name: (version, want == "hold")
+        for name, version, want, state in cells
+        if state == "installed"
+    }
+
+
+def driver() -> dict[str, str | None]:
+    """The NVIDIA driver in its three places: loaded, built for this kernel, and its library."""
+    built = probe.module(platform.release())
+    library = probe.library_file(probe.text_of(["ldconfig", "-p"]) or "")
+    return {
+        "loaded": standing.driver(probe.loaded_module()),
+        "module": f"{built['version']}, {built['license']}" if built else None,
+        "library": probe.library_version(library),
+    }
 
 
 # --- comparison --------------------------------------------------------------------------------

@@ -254,7 +254,10 @@ def next_boot_reasons(evidence: Evidence, wanted: DriverWanted) -> list[str]:
     if not newest.headers and not signed_route(evidence, wanted):
         reasons.append(f"kernel {newest.release}, which boots next, has no headers")
     if newest.module is None:
-        reasons.append(f"kernel {newest.release}, which boots next, has no nvidia module")
+        reasons.append(
+            f"kernel {newest.release}, which boots next, has no nvidia module: "
+            "the next reboot would lose the card"
+        )
     elif not _is_wanted(newest.module, wanted):
         kind = "" if newest.module.open else "the proprietary "
         reasons.append(

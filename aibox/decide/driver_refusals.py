@@ -8,7 +8,6 @@ from aibox.decide import driver, toolkit, vram
 from aibox.decide.driver import DriverWanted
 from aibox.decide.driver_evidence import Evidence, PciCard
 from aibox.decide.driver_sources import REMOVABLE
-from aibox.decide.figures import gigabytes
 from aibox.decide.refusal import Refusal
 from aibox.decide.report import document
 
@@ -113,7 +112,8 @@ def _secure_boot(evidence: Evidence, wanted: DriverWanted) -> Refusal | None:
     return Refusal(
         f"Secure Boot is on, and the driver needs work: {'; '.join(work)}",
         "modules that the firmware lets in: it rejects what is built on the box",
-        f"switch Secure Boot off in the firmware{signed}, or enrol the box's own key: "
+        f"switch Secure Boot off in the firmware{signed}, or enrol the box's own key (dkms makes "
+        "it with its first module, or by `dkms generate_mok`): "
         f"`mokutil --import {own_key}`, reboot, and confirm it at the console",
     )
 
@@ -177,6 +177,15 @@ def reboot_refusal(
     )
 
 
+def next_boot_refusal(reasons: Sequence[str], wanted: DriverWanted) -> Refusal:
+    """After everything: the kernel that boots next would still come up without the card."""
+    return Refusal(
+        "; ".join(reasons),
+        f"the open module {wanted.version} in the newest kernel and its initramfs",
+        "look at `dkms status` on the box, mend what it shows or purge that kernel, then run again",
+    )
+
+
 # --- the repository ----------------------------------------------------------------------------
 
 
@@ -210,17 +219,18 @@ class RepositoryAnswer:
             unresolved=report.text_or_none("unresolved"),
         )
 
+    @property
+    def needed_bytes(self) -> int:
+        """Room for the packages and for what they unpack to."""
+        return (self.download_bytes or 0) + max(0, self.disk_bytes or 0)
+
 
 def repository_refusals(
-    answer: RepositoryAnswer,
-    evidence: Evidence,
-    wanted: DriverWanted,
-    free_bytes: int,
-    reserve_bytes: int,
+    answer: RepositoryAnswer, evidence: Evidence, wanted: DriverWanted
 ) -> list[Refusal]:
     """Why the repository cannot give what is wanted; one that cannot be read hides the rest.
 
-    free_bytes: on the disk under /usr; reserve_bytes: of it must stay free.
+    Whether there is room for it, preflight judges with everything else that takes room.
     """
     unreadable = _other_key(answer, wanted) or _unreadable(answer, wanted)
     if unreadable is not None:
@@ -231,7 +241,7 @@ def repository_refusals(
         _no_toolkit(answer, evidence, wanted),
     ]
     faults = [fault for fault in faults if fault is not None] or [_unresolved(answer)]
-    faults += [_removals(answer), _no_room(answer, free_bytes, reserve_bytes)]
+    faults.append(_removals(answer))
     return [fault for fault in faults if fault is not None]
 
 
@@ -277,7 +287,7 @@ def _unreadable(answer: RepositoryAnswer, wanted: DriverWanted) -> Refusal | Non
         return None
     lines = (answer.error or "what stands in the place of its key is no OpenPGP key").splitlines()
     for words, expected, remedy in _ERRORS:
-        telling = next((line for line in lines if re.search(words, line)), None)
+        telling = next((line for line in lines if re.search(words, _without_urls(line))), None)
         if telling is not None:
             return Refusal(_said_of(wanted.url, telling), expected, remedy)
     return Refusal(
@@ -285,6 +295,11 @@ def _unreadable(answer: RepositoryAnswer, wanted: DriverWanted) -> Refusal | Non
         "a repository that apt can read",
         "try it on the box with `apt-get update`, and check nvidia_repository",
     )
+
+
+def _without_urls(line: str) -> str:
+    """An address may hold any of the words that tell a cause."""
+    return re.sub(r"\b\w+://\S+", "", line)
 
 
 def _said_of(url: str, words: str) -> str:
@@ -395,16 +410,4 @@ def _removals(answer: RepositoryAnswer) -> Refusal | None:
         f"apt would remove {', '.join(others)}",
         "a driver that pushes out nothing but other versions of itself",
         f"on the box: remove what you can spare (`apt-get remove {' '.join(others)}`), run again",
-    )
-
-
-def _no_room(answer: RepositoryAnswer, free: int, reserve: int) -> Refusal | None:
-    need = (answer.download_bytes or 0) + max(0, answer.disk_bytes or 0)
-    if need == 0 or free >= need + reserve:
-        return None
-    return Refusal(
-        f"{gigabytes(free)} free on the disk under /usr",
-        f"{gigabytes(need + reserve)}: {gigabytes(need)} for driver and CUDA toolkit, "
-        f"{gigabytes(reserve)} kept free",
-        f"free {gigabytes(need + reserve - free)} there (`apt-get clean` may help), run again",
     )

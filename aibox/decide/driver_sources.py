@@ -83,13 +83,18 @@ def modules_load_text() -> str:
 
 
 def power_unit_text(power_limit_w: int, gpu_uuid: str | None) -> str:
-    """The unit POWER_UNIT. A limit is lost at each reboot. gpu_uuid: None for the only card."""
-    card = f" -i {gpu_uuid}" if gpu_uuid else ""
+    """The unit POWER_UNIT. A limit is lost at each reboot. gpu_uuid: None for the only card.
+
+    Stopped, as when its setting goes, it gives the card its own limit back.
+    """
+    smi = "/usr/bin/nvidia-smi" + (f" -i {gpu_uuid}" if gpu_uuid else "")
+    default = f"{smi} --query-gpu=power.default_limit --format=csv,noheader,nounits"
     return (
         f"{_HEADER}[Unit]\nDescription=Power limit of the graphics card\n"
         "Wants=nvidia-persistenced.service\nAfter=nvidia-persistenced.service\n\n"
         "[Service]\nType=oneshot\nRemainAfterExit=yes\n"
-        f"ExecStart=/usr/bin/nvidia-smi{card} -pl {power_limit_w}\n\n"
+        f"ExecStart={smi} -pl {power_limit_w}\n"
+        f"ExecStop=-/bin/sh -c '{smi} -pl $$({default})'\n\n"
         "[Install]\nWantedBy=multi-user.target\n"
     )
 

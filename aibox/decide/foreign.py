@@ -13,11 +13,13 @@ from aibox.decide.secrecy import without_secrets
 
 SSH_PORT = 22
 MOST_LINES = 40  # of a drop-in that are shown
+# Where packages of the distribution lay their units (systemd.unit(5)).
+PACKAGED_UNITS = ("/usr/lib/systemd/system/", "/lib/systemd/system/")
 
 # What systemd and shells give every process.
 _USUAL = re.compile(
     r"_|HOME|INVOCATION_ID|JOURNAL_STREAM|LANG|LANGUAGE|LC_\w+|LISTEN_\w+|LOGNAME|MANAGERPID"
-    r"|MEMORY_PRESSURE_\w+|NOTIFY_SOCKET|OLDPWD|PATH|PWD|SHELL|SHLVL|SYSTEMD_EXEC_PID|TERM|USER"
+    r"|MEMORY_PRESSURE_\w+|NOTIFY_SOCKET|OLDPWD|PATH|PIDFILE|PWD|SHELL|SHLVL|SYSTEMD_EXEC_PID|TERM|USER"
     r"|WATCHDOG_\w+|(?:CACHE|CONFIGURATION|CREDENTIALS|LOGS|RUNTIME|STATE)_DIRECTORY"
 )
 
@@ -68,11 +70,16 @@ def foreign_in(
 
 
 def drop_ins(units: Mapping[str, Any], declared: Declared) -> list[Foreign]:
-    """Files that change a unit of ours, and a unit file that systemd reads instead of ours."""
+    """Files that change a unit of ours, and a unit file that systemd reads instead of ours.
+
+    A unit that we do not lay down ourselves, but only enable, is its package's.
+    """
     things = []
     for name, unit in sorted(units.items()):
         fragment = unit["fragment"]
-        if fragment and fragment not in declared.files:
+        ours = any(path.endswith(f"/{name}") for path in declared.files)
+        packaged = not ours and fragment.startswith(PACKAGED_UNITS)
+        if fragment and not packaged and fragment not in declared.files:
             things.append(Foreign(f"unit file {fragment}", f"systemd reads it for {name}"))
         things += [
             Foreign(f"drop-in {path}", f"it changes what {name} runs", said(content))

@@ -25,6 +25,7 @@ Manifest = dict[str, Any]
 LEFT_OUT = (
     ("venvs: __pycache__ and *.pyc", "bytecode holds the time of its source, which is compared"),
     ("venvs: the version lines of pyvenv.cfg", "the distribution's own Python, which is recorded"),
+    ("venvs: flashinfer/data/aot and kernels.json", "kernels that the box's own compiler made"),
     ("weights: .verified.json", "times and inodes of the files, whose sums are compared"),
     (f"{STATE_FOLDER}/proof.json", "what a proof measured"),
     ("/var/cache and the server's folder in /var/lib", "downloads and what the server compiled"),
@@ -63,7 +64,9 @@ class Readings:
     deployed: the record of the last deploy. links: {path: target}. units: {name: properties as
     systemctl names them}. drop_ins: {unit: its drop-in files}. users: {name: (home, shell)}.
     groups: {name: members, those of whom it is the own group included}. packages: every package
-    of the distribution, {name: version}. recorded: further text that is only written down.
+    of the distribution, {name: version}. held: those of them that apt may not change. driver: the
+    NVIDIA module that is loaded, the one that is built for this kernel, and the library.
+    recorded: further text that is only written down.
     """
 
     deployed: Mapping[str, Any]
@@ -78,13 +81,16 @@ class Readings:
     kernel_settings: Mapping[str, str | None]
     python: str
     packages: Mapping[str, str]
+    held: tuple[str, ...]
+    driver: Mapping[str, str | None]
     recorded: Mapping[str, str]
 
 
 def left_out_of_venv(path: str) -> bool:
     """Whether a path within a venv is passed over. pyvenv.cfg is compared in its own way."""
     name = path.rpartition("/")[2]
-    return name == "__pycache__" or name.endswith(".pyc") or path == VENV_CONFIG
+    compiled = path.endswith("/flashinfer/data/aot") or path == "kernels.json"
+    return name == "__pycache__" or name.endswith(".pyc") or path == VENV_CONFIG or compiled
 
 
 def left_out_of_weights(path: str) -> bool:
@@ -127,6 +133,8 @@ def build(found: Readings) -> Manifest:
             name: version_of(found.packages.get(name), pin)
             for name, pin in found.deployed["packages"].items()
         },
+        "held": sorted(set(found.held) & set(found.deployed["packages"])),
+        "driver": {part: text or ABSENT for part, text in found.driver.items()},
         "python": ".".join(found.python.split(".")[:2]),
     }
     return {

@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aibox.decide import driver, driver_refusals, vram
 from aibox.decide.driver import DriverWanted
 from aibox.decide.driver_evidence import Evidence
-from aibox.decide.driver_refusals import NvmlAnswer
+from aibox.decide.driver_refusals import NvmlAnswer, RepositoryAnswer
 from aibox.decide.figures import GB, gigabytes
 from aibox.decide.refusal import Refusal
 from aibox.decide.report import Part, document, short
@@ -20,6 +20,7 @@ SYSTEMD_FLOOR = 252  # Debian 12's, the oldest supported
 # reports a little less than that.
 MEMORY_FLOOR_BYTES = 7_500_000_000
 FIRST_PERSON = 1000  # Debian and Ubuntu give people's logins numbers from here on
+PACKAGES_FOLDER = "/usr"  # where packages put nearly all of what they hold
 NO_LOGIN = ("/nologin", "/false")
 CLOCK_TOLERANCE_S = 600  # beyond ten minutes certificates start to look wrong
 
@@ -120,6 +121,7 @@ class Wanted:
     releases_folder: str
     release_folder: str | None  # of the one release; None when no lock fits the box's Python
     release_bytes: int
+    cache_folder: str  # where the release's downloads are unpacked
     models_folder: str
     weights_folder: str
     weights_bytes: int
@@ -134,11 +136,13 @@ def judge(
     driver_wanted: DriverWanted,
     *,
     serving: bool,
+    offered: RepositoryAnswer | None,
 ) -> list[Refusal]:
     """Every reason why this box cannot be built; empty when it can.
 
-    serving: whether the server answers requests now. A driver that is missing, too old or of the
-    wrong kind is no reason: the driver stage sees to it.
+    serving: whether the server answers requests now. offered: what NVIDIA's repository said, None
+    where it was not asked. A driver that is missing, too old or of the wrong kind is no reason:
+    the driver stage sees to it.
     """
     reboot = driver.reboot_reasons(evidence, driver_wanted)
     changes = driver.install_reasons(evidence, driver_wanted)
@@ -156,9 +160,17 @@ def judge(
         _unit(report, wanted),
         *driver_refusals.refusals(evidence, driver_wanted, _nvml(report.gpu)),
         driver_refusals.reboot_refusal(reboot, changes, serving, driver_wanted),
-        *_disk_faults(report, wanted),
+        _power(report, driver_wanted),
+        *_repository(report, evidence, driver_wanted, offered),
+        *_disk_faults(report, wanted, offered.needed_bytes if offered else 0),
     ]
     return [fault for fault in faults if fault is not None]
+
+
+def can_ask_apt(report: BoxReport) -> bool:
+    """Whether NVIDIA's repository has a folder for this box, and the box an apt to read it."""
+    known = (report.os_id, report.os_version) in SUPPORTED | EXPERIMENTAL
+    return known and report.architecture == "x86_64" and report.root and report.dpkg_present
 
 
 def warnings(report: BoxReport, evidence: Evidence) -> list[str]:
@@ -327,6 +339,22 @@ def _stopping(owner: PortOwner) -> str:
     return f"`kill {owner.pid}`" if owner.pid else "its own means (`ss -ltnp` names it)"
 
 
+def _power(report: BoxReport, wanted: DriverWanted) -> Refusal | None:
+    """As far as a driver is there that tells the bounds; else the driver stage finds it."""
+    card = vram.judge(report.gpu.cards, report.gpu.error, wanted.gpu_uuid)
+    return None if isinstance(card, Refusal) else vram.power_refusal(card, wanted.power_limit_w)
+
+
+def _repository(
+    report: BoxReport, evidence: Evidence, wanted: DriverWanted, offered: RepositoryAnswer | None
+) -> list[Refusal]:
+    if offered is None:
+        return []
+    if report.dpkg_broken:  # apt resolves nothing beside them; the base stage finishes them first
+        offered = replace(offered, unresolved=None)
+    return driver_refusals.repository_refusals(offered, evidence, wanted)
+
+
 def _nvml(gpu: Gpu) -> NvmlAnswer | None:
     return NvmlAnswer(gpu.error, gpu.cards) if gpu.library else None
 
@@ -335,34 +363,46 @@ def _nvml(gpu: Gpu) -> NvmlAnswer | None:
 class _Need:
     what: str
     folder: str
-    setting: str
+    setting: str | None  # that names another folder for it
     size: int
 
 
-def _needs(report: BoxReport, wanted: Wanted) -> list[_Need]:
+def _needs(report: BoxReport, wanted: Wanted, packages_bytes: int) -> list[_Need]:
     """What is still to be written. A release folder is complete or absent, so its size is no
     matter once it is there; weights arrive file by file."""
     present = report.sizes.get(wanted.release_folder or "", 0)
     release = 0 if present > 0 else wanted.release_bytes
     weights = max(0, wanted.weights_bytes - report.sizes.get(wanted.weights_folder, 0))
+    downloads = release if _apart(report, wanted.cache_folder, wanted.releases_folder) else 0
     needs = [
+        _Need("driver and CUDA toolkit", PACKAGES_FOLDER, None, packages_bytes),
         _Need("the release", wanted.releases_folder, "releases_folder", release),
+        _Need("the release's downloads", wanted.cache_folder, "cache_folder", downloads),
         _Need("the weights", wanted.models_folder, "models_folder", weights),
     ]
     return [need for need in needs if need.size > 0]
 
 
-def _disk_faults(report: BoxReport, wanted: Wanted) -> list[Refusal]:
+def _apart(report: BoxReport, first: str, second: str) -> bool:
+    """Whether two folders are on different disks. On one, uv's files are hard links into its
+    cache and take no room twice."""
+    disks = report.disks.get(first), report.disks.get(second)
+    return None not in disks and len({disk.filesystem for disk in disks if disk}) > 1
+
+
+def _disk_faults(report: BoxReport, wanted: Wanted, packages_bytes: int) -> list[Refusal]:
     faults: list[Refusal] = []
     shared: dict[str, list[_Need]] = {}
-    for need in _needs(report, wanted):
+    for need in _needs(report, wanted, packages_bytes):
         disk = report.disks.get(need.folder)
         if disk is None:
             faults.append(
                 Refusal(
                     f"nothing is known about the disk under {need.folder}",
                     f"room for {need.what} ({gigabytes(need.size)})",
-                    f"run again; if it stays, set {need.setting} to a folder that exists",
+                    f"run again; if it stays, set {need.setting} to a folder that exists"
+                    if need.setting
+                    else f"see that {need.folder} is there, then run again",
                 )
             )
         else:
@@ -379,13 +419,14 @@ def _room(disk: Disk, needs: list[_Need], reserve: int) -> Refusal | None:
         return None
     parts = [f"{gigabytes(need.size)} for {need.what} in {need.folder}" for need in needs]
     parts += [f"{gigabytes(reserve)} kept free"] if reserve else []
-    settings = " or ".join(need.setting for need in needs)
+    settings = " or ".join(need.setting for need in needs if need.setting)
     # Rounded up: who frees what is written here must not be refused again.
     missing = math.ceil((total - disk.free_bytes) / (GB / 10)) / 10
     return Refusal(
         f"{gigabytes(disk.free_bytes)} free on {disk.mount}",
         f"{gigabytes(total)}: {', '.join(parts)}",
-        f"free {missing:.1f} GB on {disk.mount}, or set {settings} to a folder on a larger disk",
+        f"free {missing:.1f} GB on {disk.mount}"
+        + (f", or set {settings} to a folder on a larger disk" if settings else ", then run again"),
     )
 
 
@@ -413,10 +454,18 @@ def _owner(part: Part) -> PortOwner:
     return PortOwner(part.count("pid"), part.text("name"), part.text_or_none("unit"))
 
 
+def _card(part: Part) -> vram.Card:
+    return replace(
+        vram.card_from(part),
+        power_min_w=part.number_or_none("power_min_w"),
+        power_max_w=part.number_or_none("power_max_w"),
+    )
+
+
 def _gpu(part: Part) -> Gpu:
     return Gpu(
         library=part.truth("library"),
         error=part.text_or_none("error"),
         driver=part.text_or_none("driver"),
-        cards=tuple(vram.card_from(card) for card in part.list_of_parts("cards")),
+        cards=tuple(_card(card) for card in part.list_of_parts("cards")),
     )

@@ -54,7 +54,6 @@ def environment(
     wanted = {
         "HOME": f"/var/lib/{unit}",
         "PATH": ":".join([*programs, SYSTEM_PATH]),
-        "PYTHONPYCACHEPREFIX": f"{cache}/bytecode",  # the release is not the server's to write
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",

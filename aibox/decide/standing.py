@@ -10,6 +10,7 @@ Rows = list[tuple[str, str]]
 
 def rows(
     deployed: Mapping[str, Any],
+    driver: str | None,
     since: str | None,
     counters: Counters | None,
     proof: Mapping[str, Any] | None,
@@ -17,8 +18,9 @@ def rows(
 ) -> Rows:
     """(label, text) of `aibox status`.
 
-    deployed: the record of the last deploy. since: when the server that answers was started, None
-    when none answers. counters: since then. proof, proven: the last proof, and when it was made.
+    deployed: the record of the last deploy. driver: the loaded one, in words, None without one.
+    since: when the server that answers was started, None when none answers. counters: since then.
+    proof, proven: the last proof, and when it was made.
     """
     server, weights = deployed["server"], deployed["weights"]
     address = f"http://localhost:{server['port']}/v1"
@@ -28,9 +30,17 @@ def rows(
         ("since", since or f"see `systemctl status {server['unit']}`"),
         ("model", f"{weights['repository']} at {weights['commit'][:12]}"),
         ("release", f"vLLM {deployed['release']['id']}"),
+        ("driver", driver or "none is loaded"),
         ("MTP", acceptance_of(counters) if server["speculative"] else "off"),
         ("proof", proof_of(server, proof, proven)),
     ]
+
+
+def driver(loaded: Mapping[str, Any] | None) -> str | None:
+    """ "580.178.04, open modules". loaded: {"version", "open"} of the module, None without one."""
+    if loaded is None:
+        return None
+    return f"{loaded['version']}, {'open' if loaded['open'] else 'proprietary'} modules"
 
 
 def acceptance_of(counters: Counters | None) -> str:

@@ -21,10 +21,15 @@ from aibox.decide.manifest import Manifest
 from tasks.box import AIBOX
 from tests.rehearsal import cgroup
 from tests.rehearsal.box import Box
+from tests.rehearsal.by_hand import DRIVER
 from tests.rehearsal.emulation.hub import Hub
 from tests.rehearsal.machine import command
 from tests.rehearsal.provision import Deploy, HostData, deploy, standin
-from tests.rehearsal.stepping import Stepped, stepping
+from tests.rehearsal.stepping import Step, Stepped, stepping
+
+KINDS = ("power-cut-after", "power-cut-in", "pyinfra-killed-in", "ssh-cut-in", "disk-full-in")
+OF_A_FILE = ("power-cut-after", "disk-full-in")  # files like apt-setting and unit, which get all
+OF_A_REBOOT = KINDS[:3]  # it cuts the connection itself, and writes nothing
 
 
 @dataclass(frozen=True)
@@ -33,17 +38,39 @@ class Operation:
 
     name: str
     begins: str
+    kinds: tuple[str, ...] = KINDS
     room_kb: int = 0  # what the full disk still takes, so that it fills in the middle of the work
     waits_for_weights: bool = False  # has work only while the download that began earlier goes on
+    starts_from: str | None = None  # the kept disk to begin with, where it is not the one before
+    bare_s: float = 0  # has work on a bare box only, and takes about so many seconds there
 
 
 # In the order of the deploy. Only looks (the lock, the 96 GB, owners, the last screen): no cells.
 OPERATIONS = (
     Operation("apt-setting", "apt waits for its lock"),
+    Operation("packages", "Packages of the distribution", room_kb=60_000, bare_s=12),
     Operation("aibox", "aibox in its own venv", room_kb=30_000),
+    Operation("nvidia-key", "NVIDIA's signing key", OF_A_FILE),
+    Operation("contrib", "Debian's component contrib", OF_A_FILE),
+    Operation("nvidia-source", "NVIDIA's repository", OF_A_FILE),
+    Operation("pin", "The driver's version is pinned", OF_A_FILE),
+    Operation("unattended", "Unattended upgrades leave it alone", OF_A_FILE),
+    Operation("nouveau-off", "nouveau is off", OF_A_FILE),
+    Operation("uvm-at-boot", "nvidia-uvm at boot", OF_A_FILE),
+    Operation("driver", "Driver ", room_kb=64),
+    Operation("initramfs", "Initramfs without nouveau"),
+    # a box that starts from the initramfs without nouveau needs no reboot any more
+    Operation("reboot", f"{DRIVER} is what is loaded", OF_A_REBOOT, starts_from="driver"),
     Operation("weights-start", "Weights of tiny-qwen3.5-mtp: start"),
+    Operation("toolkit", "CUDA toolkit "),
+    Operation("compiler", "nvcc compiles a small kernel"),
     Operation("release", "vLLM ", room_kb=64),
-    Operation("weights", "Weights of tiny-qwen3.5-mtp: verified", waits_for_weights=True),
+    Operation(
+        "weights",
+        "Weights of tiny-qwen3.5-mtp: verified",
+        waits_for_weights=True,
+        starts_from="reboot",
+    ),
     Operation("user", "User vllm"),
     Operation("unit", "Unit vllm-coder.service"),
     Operation("boot", "vllm-coder.service starts at boot"),
@@ -51,11 +78,10 @@ OPERATIONS = (
     Operation("proof", "A completion, with accepted drafts"),
     Operation("record", "The record of what was laid down"),
 )
-KINDS = ("power-cut-after", "power-cut-in", "pyinfra-killed-in", "ssh-cut-in", "disk-full-in")
 BEGIN = "begin"  # the disk before the first of them
-SLOW = 60_000  # bytes a second on each of aria2's four connections: the tiny model takes 4 s and up
+SLOW = 20_000  # bytes a second on each of aria2's four connections: the tiny model takes 12 s
 TENSORS = "*.safetensors"
-SMALL_DISK_MB = 600
+SMALL_DISK_MB = 1200  # the toolkit says that it needs 400; what is free takes no memory
 ON_A_SMALL_DISK = {"release_disk_gb": 0, "disk_reserve_gb": 0}
 
 # Asked on the box, of the server itself and of the disk: two words, then what lies half-done.
@@ -76,20 +102,21 @@ class Cell:
         return f"{self.kind}-{self.operation.name}"
 
 
-CELLS = [Cell(kind, operation) for kind in KINDS for operation in OPERATIONS]
+CELLS = [Cell(kind, one) for kind in KINDS for one in OPERATIONS if kind in one.kinds]
 
 
 class Harness:
     """The boxes of the matrix, the kept disks, and what an undisturbed run makes of a box."""
 
     def __init__(
-        self, undisturbed: Manifest, box: Box, hub: Hub, small_box: Callable[[], Box]
+        self, undisturbed: Manifest, box: Box, hub: Hub, other_box: Callable[[bool, bool], Box]
     ) -> None:
+        """other_box: gives a box by whether it is bare and whether its disk is small."""
         self.reference = undisturbed
-        self.box, self.hub, self.small_box = box, hub, small_box
+        self.box, self.hub, self.other_box = box, hub, other_box
         self.data: HostData = standin(hub.url)
         self.kept = Path(box.entry.folder, "kept")
-        self.seconds: dict[str, float] = {}  # of each operation
+        self.seconds = {one.name: one.bare_s for one in OPERATIONS if one.bare_s}
         self.keep_every_disk()
 
     def keep_every_disk(self) -> None:
@@ -99,37 +126,43 @@ class Harness:
         with stepping(self.box, self.data) as run:
             while step := run.next():
                 operation = named(step.operation)
-                if operation and step.state == "ended":
+                if operation and not operation.bare_s and step.state == "ended":
                     self.seconds[operation.name] = time.monotonic() - began
                     keep(self.box, self.kept / operation.name)
                 began = time.monotonic()
                 run.go_on()
             ended = run.ended()
         assert ended.code == 0, ended.said
-        assert list(self.seconds) == [one.name for one in OPERATIONS], ended.said
+        assert set(self.seconds) == {one.name for one in OPERATIONS}, ended.said
         assert differences(self.reference, self.box) == []
 
     def try_cell(self, cell: Cell) -> str:
         """Stop a deploy and run it again; returns where the stop fell. Fails in words."""
-        if cell.kind == "power-cut-after":
-            restore(self.box, self.kept / cell.operation.name)
-            self.reaches_the_end(self.box, self.data)
-            return "after"
-        box, data = self.box, self.data
-        if cell.kind == "disk-full-in":
-            box, data = self.small_box(), {**data, **ON_A_SMALL_DISK}
-        restore(box, self.kept / self.start_of(cell.operation))
-        with self.download(cell.operation), stepping(box, data) as run:
-            where = getattr(self, cell.kind.replace("-", "_"))(box, run, cell.operation)
+        bare, full = cell.operation.bare_s > 0, cell.kind == "disk-full-in"
+        box = self.other_box(bare, full) if bare or full else self.box
+        data = {**self.data, **ON_A_SMALL_DISK} if full else self.data
+        if bare:
+            box.reset()
+        else:
+            restore(box, self.kept / self.start_of(cell))
+        if cell.kind == "power-cut-after" and not bare:
+            where = "after"
+        else:
+            with self.download(cell.operation), stepping(box, data) as run:
+                where = getattr(self, cell.kind.replace("-", "_"))(box, run, cell.operation)
         self.reaches_the_end(box, data)
         return str(where)
 
-    def start_of(self, operation: Operation) -> str:
-        """The disk on which a run comes to this operation soon."""
-        if operation.waits_for_weights:
-            return "aibox"
-        at = OPERATIONS.index(operation)
-        return OPERATIONS[at - 1].name if at else BEGIN
+    def start_of(self, cell: Cell) -> str:
+        """The disk on which a run comes to this operation soon, or has just been through it."""
+        operation = cell.operation
+        if cell.kind == "power-cut-after":
+            return operation.name
+        if operation.starts_from:
+            return operation.starts_from
+        kept = [one for one in OPERATIONS if not one.bare_s]
+        at = kept.index(operation)
+        return kept[at - 1].name if at else BEGIN
 
     @contextmanager
     def download(self, operation: Operation) -> Iterator[None]:
@@ -142,6 +175,15 @@ class Harness:
             self.hub.ctl(reset=True)
 
     # --- the ways to stop a run, each with the run at the begin of the operation ----------------
+
+    def power_cut_after(self, box: Box, run: Stepped, operation: Operation) -> str:
+        """On a box whose disk is not kept."""
+        while (step := run.next()) and not is_at("ended", step, operation):
+            run.go_on()
+        run.kill()
+        box.power_cut()
+        box.start()
+        return "after"
 
     def power_cut_in(self, box: Box, run: Stepped, operation: Operation) -> str:
         self.into(run, operation)
@@ -169,7 +211,7 @@ class Harness:
         return where(run, operation)
 
     def disk_full_in(self, box: Box, run: Stepped, operation: Operation) -> str:
-        while (step := run.next()) and not is_begin(step.operation, step.state, operation):
+        while (step := run.next()) and not is_at("begins", step, operation):
             run.go_on()
         set_room(box, operation.room_kb * 1024)
         run.go_on()
@@ -202,8 +244,8 @@ def named(shown: str) -> Operation | None:
     return next((one for one in OPERATIONS if shown.startswith(one.begins)), None)
 
 
-def is_begin(shown: str, state: str, operation: Operation) -> bool:
-    return state == "begins" and shown.startswith(operation.begins)
+def is_at(state: str, step: Step, operation: Operation) -> bool:
+    return step.state == state and step.operation.startswith(operation.begins)
 
 
 def where(run: Stepped, operation: Operation) -> str:

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.rehearsal import fingerprint
 from tests.rehearsal.box import Box
-from tests.rehearsal.provision import Deploy
+from tests.rehearsal.machine import command
+from tests.rehearsal.provision import Deploy, HostData, deploy
 
 LINE = re.compile(r"^ *\[(?P<box>[^]]+)\] (?P<label>found|expected|do|) +(?P<text>\S.*)$")
 
@@ -53,9 +55,48 @@ def the_one_refusal(ended: Deploy) -> Said:
     return refusals[0]
 
 
+def settings_faults(ended: Deploy) -> list[str]:
+    """The faults of a run that was ended by its settings, without their bullets."""
+    assert ended.code == 1, ended.said
+    assert "Traceback" not in ended.said, ended.said
+    assert refusals_in(ended) == [], ended.said
+    return [
+        line.strip().removeprefix("- ") for line in ended.log.splitlines() if line[:4] == "  - "
+    ]
+
+
+def run_refused(box: Box, data: HostData) -> Said:
+    """One run with -y, refused, that left the box as it was."""
+    with untouched(box):
+        ended = deploy({box: data}, "-y")
+    return the_one_refusal(ended)
+
+
+def run_planned(box: Box, data: HostData) -> Deploy:
+    """One run with --dry that gets past the checks and plans the work."""
+    with untouched(box):
+        ended = deploy({box: data}, "--dry")
+    assert_planned(ended)
+    return ended
+
+
+def assert_planned(ended: Deploy) -> None:
+    assert ended.code == 0, ended.said
+    assert refusals_in(ended) == [], ended.said
+    assert "aibox in its own venv" in ended.said, ended.said
+
+
+def enlarge_disk(box: Box, size_mb: int) -> None:
+    """A larger disk in the place of the one that `disk_limit_mb` made."""
+    disk = Path(box.entry.folder, "disk")
+    command("mount", "-o", f"remount,size={size_mb}m", disk)
+
+
 @contextmanager
 def untouched(*boxes: Box) -> Iterator[None]:
     """Sees that each box is in the end exactly what it was in the beginning."""
+    for box in boxes:  # one that has just come up still ends what belongs to its boot
+        box.run("systemctl is-system-running --wait", check=False)
     before = {box: fingerprint.taken(box) for box in boxes}
     yield
     for box in boxes:

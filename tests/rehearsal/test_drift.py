@@ -363,13 +363,12 @@ KINDS = {
 }
 
 
-def rows(found: Checked) -> str:
+def rows(found: Checked, name: str = "drift") -> str:
     """What a check found as "stage: reason" and "foreign: what", and the lines of its diffs."""
-    reasons = [
-        (mend["stage"], reason) for mend in found.box()["mends"] for reason in mend["reasons"]
-    ]
+    box = found.box(name)
+    reasons = [(mend["stage"], reason) for mend in box["mends"] for reason in mend["reasons"]]
     named = [f"{stage}: {reason['text']}" for stage, reason in reasons]
-    named += [f"foreign: {thing['what']}" for thing in found.box()["foreign"]]
+    named += [f"foreign: {thing['what']}" for thing in box["foreign"]]
     return "\n".join(named + [line for _, reason in reasons for line in reason["diff"]])
 
 

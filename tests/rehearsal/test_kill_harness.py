@@ -22,7 +22,8 @@ from tests.rehearsal.kill_harness import (
 from tests.rehearsal.stepping import stepping
 
 SAMPLE = (
-    "pyinfra-killed-in-aibox",
+    "power-cut-in-driver",
+    "pyinfra-killed-in-reboot",
     "ssh-cut-in-weights",
     "power-cut-in-switch",
     "disk-full-in-unit",
@@ -31,23 +32,26 @@ SAMPLE = (
 
 @pytest.fixture(scope="module")
 def harness(layers: Callable[[str], str | None], hub: Hub) -> Iterator[Harness]:
-    made: list[Box] = []
+    made: dict[str, Box] = {}
 
-    def up(name: str, disk_limit_mb: int | None = None) -> Box:
-        box = Box.up(name, layer=layers("based"), disk_limit_mb=disk_limit_mb, owned=True)
-        made.append(box)
-        return box
+    def up(name: str, kind: str, disk_limit_mb: int | None = None) -> Box:
+        if name not in made:
+            layer = layers(kind)
+            made[name] = Box.up(name, layer=layer, disk_limit_mb=disk_limit_mb, owned=True)
+        return made[name]
 
-    def small() -> Box:
-        return made[1] if len(made) > 1 else up("kill-small", SMALL_DISK_MB)
+    def other(bare: bool, small: bool) -> Box:
+        kind = "bare" if bare else "based"
+        name = f"kill-{kind}-small" if small else f"kill-{kind}"
+        return up(name, kind, SMALL_DISK_MB if small else None)
 
     with Box.up("kill-reference", layer=layers("serving"), owned=True) as undisturbed:
         undisturbed.run("systemctl start vllm-coder")  # waits until it answers
         reference = manifest_of(undisturbed)
     try:
-        yield Harness(reference, up("kill"), hub, small)
+        yield Harness(reference, up("kill", "based"), hub, other)
     finally:
-        for box in made:
+        for box in made.values():
             box.down()
 
 
@@ -100,8 +104,8 @@ def test_half_a_user_is_made_whole(harness: Harness, half: str) -> None:
 
 @pytest.mark.long
 def test_a_run_notices_that_its_box_lost_its_power(harness: Harness) -> None:
-    operation = OPERATIONS[1]
-    restore(harness.box, harness.kept / harness.start_of(operation))
+    operation = next(one for one in OPERATIONS if one.name == "aibox")
+    restore(harness.box, harness.kept / harness.start_of(Cell("power-cut-in", operation)))
     with stepping(harness.box, harness.data) as run:
         harness.into(run, operation)
         harness.box.power_cut()

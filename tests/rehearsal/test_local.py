@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.rehearsal.box import Box
+from tests.rehearsal.by_hand import DRIVER
 from tests.rehearsal.emulation.hub import Hub
+from tests.rehearsal.judge import assert_driver, reboots
+from tests.rehearsal.provision import Deploy
+from tests.rehearsal.refusal import the_one_refusal
 from tests.rehearsal.test_literal_command import (
     asked_for_a_completion,
     copy_of_the_project,
@@ -45,11 +49,22 @@ def send(folder: Path, box: Box) -> None:
     subprocess.run([*box.ssh("admin"), "--", "tar", "-x"], input=packed.stdout, check=True)
 
 
+def test_it_asks_for_the_reboot_that_it_cannot_do(box: Box) -> None:
+    with reboots(box, 0):
+        done = box.run(f"{DEPLOY} -y", user="admin", check=False, timeout_s=600)
+    assert done.returncode == 1, done.stderr
+    said = the_one_refusal(Deploy(done.returncode, done.stderr, done.stdout))
+    assert "nouveau is loaded" in said.found
+    assert said.do.startswith("reboot, then run again"), said
+    box.reboot()
+
+
 def test_a_box_builds_itself(box: Box) -> None:
     done = box.run(f"{DEPLOY} -y", user="admin", timeout_s=600)
     assert "draft tokens accepted" in done.stderr
     assert "next        journalctl -fu vllm-coder" in done.stderr
     assert asked_for_a_completion(box)
+    assert_driver(box, DRIVER)
     again = box.run(f"{DEPLOY} -y", user="admin", timeout_s=300)
     assert "[@local] Success" not in again.stderr, again.stderr
 

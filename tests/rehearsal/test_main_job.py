@@ -11,12 +11,13 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-import testinfra
 from testinfra.host import Host
 
 from tests.rehearsal.box import Box
+from tests.rehearsal.by_hand import DRIVER
 from tests.rehearsal.conftest import RealStarts
 from tests.rehearsal.emulation import hub
+from tests.rehearsal.judge import assert_driver, boots, host_of
 from tests.rehearsal.machine import CHECKOUT
 from tests.rehearsal.main_job import clear_away, hub_record
 from tests.rehearsal.provision import Deploy, deploy, production
@@ -59,9 +60,7 @@ def box(rehearsed: subprocess.CompletedProcess[str]) -> Box:
 @pytest.fixture(scope="module")
 def host(box: Box) -> Host:
     """The box as testinfra sees it, over ssh, with sudo."""
-    return testinfra.get_host(
-        f"ssh://{box.name}", ssh_config=str(box.ssh_config), sudo=True, ssh_identity_file=None
-    )
+    return host_of(box)
 
 
 def again(box: Box, *words: str, **data: object) -> Deploy:
@@ -94,6 +93,11 @@ def test_it_ends_with_a_completion_and_accepted_drafts(
     assert "draft tokens accepted" in said
     assert "The box serves after" in said
     assert "Traceback" not in said
+
+
+def test_its_driver_came_with_one_reboot(box: Box) -> None:
+    assert len(boots(box)) == 2  # the box came up bare; the run rebooted it
+    assert_driver(box, DRIVER)
 
 
 def test_the_box_serves_as_its_own_user_on_localhost_only(box: Box, host: Host) -> None:

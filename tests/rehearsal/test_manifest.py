@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aibox.decide import manifest
+from aibox.decide import driver_sources, manifest
 from aibox.decide.manifest import Manifest
 from tasks.box import AIBOX, AIBOX_FOLDER
 from tests.rehearsal import jobs
@@ -81,6 +81,26 @@ def test_it_holds_what_the_deploy_laid_down(
     assert undisturbed["recorded"]["packages"]["gcc"]
 
 
+DRIVER = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-persistenced")
+
+
+def test_it_holds_the_driver_to_the_version(undisturbed: Manifest) -> None:
+    version, bit = undisturbed["version"], undisturbed["bit"]
+    assert {name: version["packages"][name] for name in DRIVER} == dict.fromkeys(
+        DRIVER, "580.178.04-1"
+    )
+    assert version["packages"]["cuda-toolkit-13-0"] == "13.0.2-1"
+    assert version["held"] == list(DRIVER)
+    assert version["driver"] == {
+        "loaded": "580.178.04, open modules",
+        "module": "580.178.04, Dual MIT/GPL",
+        "library": "580.178.04",
+    }
+    kept = {driver_sources.PREFERENCES, driver_sources.MODPROBE, driver_sources.MODULES_LOAD}
+    assert kept <= set(bit["files"])
+    assert bit["units"]["nvidia-persistenced.service"]["enabled"] == "enabled"
+
+
 RELEASE = "release=$(echo /opt/vllm/releases/*)"
 PACKAGE = "$release/lib/python3*/site-packages/vllm"
 DROP_IN = f"{UNIT}.d/90-mine.conf"
@@ -112,6 +132,16 @@ CHANGES = {
         WITH_DROP_IN,
         "bit       units vllm-coder.service needs a reload",
         NO_DROP_IN,
+    ),
+    "a pin": (
+        f"sed -i s/1000/500/ {driver_sources.PREFERENCES}",
+        f"bit       files {driver_sources.PREFERENCES} sha256",
+        f"sed -i s/500/1000/ {driver_sources.PREFERENCES}",
+    ),
+    "a hold": (
+        f"apt-mark -q unhold {DRIVER[0]}",
+        f"version   held {DRIVER[0]}",
+        f"apt-mark -q hold {DRIVER[0]}",
     ),
     "a stray file among the weights": (
         "touch $(dirname /srv/models/*/*/vocab.json)/stray",
@@ -208,7 +238,8 @@ def test_status_says_what_serves(boxes: tuple[Box, Box]) -> None:
     box = boxes[0]
     shown = box.run([AIBOX, "status"]).stdout
     rows = dict(line.split(maxsplit=1) for line in shown.splitlines())
-    assert list(rows) == ["serves", "since", "model", "release", "MTP", "proof"]
+    assert list(rows) == ["serves", "since", "model", "release", "driver", "MTP", "proof"]
+    assert rows["driver"] == "580.178.04, open modules"
     assert rows["serves"] == "tiny-qwen3.5-mtp on http://localhost:8000/v1"
     assert "drafted tokens accepted" in rows["MTP"]
     assert "tokens/s" in rows["proof"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 
 from tests.rehearsal import jobs
+from tests.rehearsal import standin as vllm_standin
 from tests.rehearsal.box import Box
 from tests.rehearsal.emulation.hub import Hub
 from tests.rehearsal.jobs import Running, deploying, until
-from tests.rehearsal.provision import HERE, Deploy, deploy, standin
+from tests.rehearsal.provision import HERE, Deploy, deploy, files_folder, standin
 
 Data = dict[str, Any]
 
@@ -177,6 +179,65 @@ def test_one_job_at_a_time(box: Box, slow_wheel: Hub, next_lock: Callable[[], Da
     box.run("systemctl stop aibox-release")  # as the refusal said
     slow_wheel.ctl(reset=True)
     ended_well(box, deploy({box: second}, "-y"), second)
+
+
+def test_older_releases_go_and_the_way_back_stays(box: Box, next_lock: Callable[[], Data]) -> None:
+    """Of all that the tests before have built, the current one and the one before it stay."""
+    data, before = next_lock(), serves_from(box)
+    folder = jobs.wanted(data).release_folder
+    releases = Path(folder).parent
+    box.run(f"mkdir {releases}/mine")
+    ended_well(box, deploy({box: data}, "-y"), data)
+    names = set(box.run(f"ls -A {releases}").stdout.split())
+    assert names == {Path(folder).name, Path(before).name, "mine"}
+    assert deploy({box: data}, "--dry", "--json").planned == []
+
+    box.run(f"cp -a {before} {releases}/0.30.0-older && mkdir {releases}/.building-dead")
+    box.run(f"touch -d -1day {releases}/0.30.0-older/release.json")
+    removal = ["Proof | Releases that nobody asks for"]
+    assert deploy({box: data}, "--dry", "--json").planned == removal
+    ended_well(box, deploy({box: data}, "-y"), data)
+    left = set(box.run(f"ls -A {releases}").stdout.split())
+    assert left == names
+
+
+def test_a_patched_release_is_another_one(box: Box, hub: Hub, tmp_path: Path) -> None:
+    source = Path(vllm_standin.__file__).parent / "src/vllm/py.typed"
+    assert source.read_bytes() == b""
+    diff = "--- a/vllm/py.typed\n+++ b/vllm/py.typed\n@@ -0,0 +1 @@\n+patched\n"
+    patch, left = tmp_path / "a.patch", tmp_path / "gone.patch"
+    patch.write_text(diff)
+    url = "https://example.org/pull/1"
+    entry = {"file": str(patch), "upstream": url, "vllm": "==0.31.0"}
+    entry["sha256"] = hashlib.sha256(diff.encode()).hexdigest()
+    older = {**entry, "file": str(left), "vllm": "<0.31"}
+    data = {**standin(hub.url), "release_patches": [entry, older]}
+    ended = deploy({box: data}, "-y")
+    ended_well(box, ended, data)
+    assert f"patch {left} is for vLLM <0.31 and left out of {data['vllm_version']}" in ended.said
+    folder = jobs.wanted(data).release_folder
+    assert box.run(f"cat {folder}/lib/python3*/site-packages/vllm/py.typed").stdout == "patched\n"
+    [recorded] = json.loads(box.run(f"cat {folder}/release.json").stdout)["patches"]
+    assert list(recorded["files"]) == ["vllm/py.typed"]
+
+    patch.write_text(diff.replace("+patched", "+patched\n-gone").replace("+1 @@", "+1 @@ x"))
+    wrong = {**entry, "sha256": hashlib.sha256(patch.read_bytes()).hexdigest()}
+    failed_in_words(deploy({box: {**data, "release_patches": [wrong]}}, "-y"), "does not apply")
+    assert serves_from(box) == folder
+
+
+def test_a_file_that_would_run_in_every_start_is_refused(box: Box, hub: Hub) -> None:
+    before = serves_from(box)
+    wheel = next(Path(files_folder()).glob("vllm-*.whl"))
+    extra = {
+        "url": f"{hub.url}/files/{wheel.name}",
+        "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
+        "path": "lib/python3.11/site-packages/stray.pth",
+    }
+    data = {**standin(hub.url), "release_extra_files": [extra]}
+    failed_in_words(deploy({box: data}, "-y"), "stray.pth in the new venv")
+    assert serves_from(box) == before
+    assert box.run(f"ls -A {before}/.. | grep '^[.]' || true").stdout == ""
 
 
 def test_a_box_that_can_start_no_job_says_why(box: Box, hub: Hub) -> None:

@@ -355,12 +355,10 @@ ANSWER: dict[str, Any] = {
 }
 
 
-def of_repository(
-    report: dict[str, Any] | None = None, free: int = 100 * GB, **changes: Any
-) -> list[Refusal]:
+def of_repository(report: dict[str, Any] | None = None, **changes: Any) -> list[Refusal]:
     answer = RepositoryAnswer.parse(json.dumps(ANSWER | changes))
     found = evidence(bare() if report is None else report)
-    return repository_refusals(answer, found, WANTED, free, 10 * GB)
+    return repository_refusals(answer, found, WANTED)
 
 
 def test_a_repository_with_everything_is_taken() -> None:
@@ -395,6 +393,11 @@ REPOSITORY: list[tuple[str, dict[str, Any], list[str]]] = [
             f"{URL}: The following signatures were invalid: BADSIG 0123\n",
             "a mirror or proxy between may have changed it",
         ],
+    ),
+    (
+        "a wrong signature behind an address that speaks of signatures",
+        {"error": f"Err:2 {URL}signature/404 InRelease\nThe following signatures: BADSIG 0123"},
+        [f"{URL}: The following signatures: BADSIG 0123\n", "unchanged since"],
     ),
     (
         "a wrong signature, by sqv",
@@ -491,12 +494,14 @@ def test_what_is_installed_need_not_be_offered() -> None:
     assert of_repository(driven(), offers={}) == []
 
 
-def test_a_disk_too_small_is_refused_with_figures() -> None:
-    assert of_repository(free=15 * GB) == []
-    [refusal] = of_repository(free=15 * GB - 1)
-    assert "15.0 GB: 5.0 GB for driver and CUDA toolkit, 10.0 GB kept free" in refusal.expected
-    assert of_repository(free=0, download_bytes=None, disk_bytes=None) == []
-    assert of_repository(free=0, download_bytes=0, disk_bytes=-5) == []
+@pytest.mark.parametrize(
+    ("download", "disk", "needed"), [(GB, 4 * GB, 5 * GB), (None, None, 0), (7, -5, 7)]
+)
+def test_room_for_packages_is_download_and_growth(
+    download: int | None, disk: int | None, needed: int
+) -> None:
+    changes = {"download_bytes": download, "disk_bytes": disk}
+    assert RepositoryAnswer.parse(json.dumps(ANSWER | changes)).needed_bytes == needed
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,9 @@ def test_the_power_limit_is_set_after_persistence() -> None:
     assert "After=nvidia-persistenced.service\n" in text
     assert "ExecStart=/usr/bin/nvidia-smi -i GPU-0 -pl 450\n" in text
     assert "nvidia-smi -pl 450\n" in power_unit_text(450, None)
+    # stopped, the card has its own limit again; systemd makes one "$" of two
+    asked = "/usr/bin/nvidia-smi -i GPU-0 --query-gpu=power.default_limit"
+    assert f"/usr/bin/nvidia-smi -i GPU-0 -pl $$({asked} --format=csv,noheader,nounits)" in text
 
 
 # --- NVIDIA's repository, listed by others ---

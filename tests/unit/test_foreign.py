@@ -9,11 +9,13 @@ from aibox.decide.secrecy import HIDDEN, without_secrets
 
 UNIT = "vllm-coder.service"
 FILE = f"/etc/systemd/system/{UNIT}"
+PACKAGED = "nvidia-persistenced.service"  # enabled by us, laid down by its package
+LOCAL = f"/etc/systemd/system/{PACKAGED}"
 DECLARED = Declared(
     files=[FILE, "/etc/systemd/system/vllm-coder.service.d/ours.conf"],
     groups={"vllm": ["vllm"]},
     users=["vllm"],
-    variables={UNIT: ["HOME", "HF_HUB_OFFLINE"]},
+    variables={UNIT: ["HOME", "HF_HUB_OFFLINE"], PACKAGED: []},
 )
 
 
@@ -49,6 +51,12 @@ DROP_IN = f"{FILE}.d/x.conf"
         (found(units={UNIT: unit(drop_ins={DROP_IN: "[Service]"})}), [f"drop-in {DROP_IN}"]),
         (found(units={UNIT: unit(fragment="/run/x.service")}), ["unit file /run/x.service"]),
         (found(units={UNIT: unit(fragment="")}), []),
+        (
+            found(units={UNIT: unit(fragment=f"/usr/lib/systemd/system/{UNIT}")}),
+            [f"unit file /usr/lib/systemd/system/{UNIT}"],
+        ),
+        (found(units={PACKAGED: unit(fragment=f"/lib/systemd/system/{PACKAGED}")}), []),
+        (found(units={PACKAGED: unit(fragment=LOCAL)}), [f"unit file {LOCAL}"]),
         (
             found(units={UNIT: unit(variables=["LD_PRELOAD", "HF_HUB_OFFLINE", "\x1b[31m"])}),
             [f"variable LD_PRELOAD of {UNIT}"],

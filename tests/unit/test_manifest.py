@@ -62,6 +62,8 @@ READ = Readings(
     kernel_settings={"vm.swappiness": "10"},
     python="3.11.2",
     packages={"gcc": "4:12.2", "nvidia-open": "580.178.04-1", "bash": "5.2"},
+    held=("nvidia-open", "bash"),
+    driver={"loaded": "580.178.04, open modules", "module": None, "library": "580.178.04"},
     recorded={"kernel": "6.1"},
 )
 
@@ -196,6 +198,10 @@ def test_only_a_pinned_package_promises_its_version() -> None:
         ({"python": "3.12.0"}, False),
         ({"recorded": {"kernel": "6.2"}}, True),
         ({"groups": {"vllm": ()}}, False),
+        ({"held": ("nvidia-open",)}, True),  # what a person holds of the distribution's
+        ({"held": ("bash",)}, False),
+        ({"driver": {**READ.driver, "loaded": "590.48.01, open modules"}}, False),
+        ({"driver": {**READ.driver, "library": None}}, False),
     ],
 )
 def test_what_is_only_recorded_may_differ(change: dict[str, Any], same: bool) -> None:
@@ -312,12 +318,14 @@ PROOF = {
 
 
 def test_status_in_words() -> None:
-    rows = dict(standing.rows(DEPLOYED, "yesterday", COUNTERS, PROOF, "today"))
+    driver = standing.driver({"version": "580.178.04", "open": True})
+    rows = dict(standing.rows(DEPLOYED, driver, "yesterday", COUNTERS, PROOF, "today"))
     assert rows == {
         "serves": "qwen on http://localhost:8000/v1",
         "since": "yesterday",
         "model": "a/b at cccccccccccc",
         "release": "vLLM 0.31.0-11111111",
+        "driver": "580.178.04, open modules",
         "MTP": "on: 64.3 % of the drafted tokens accepted, mean length 2.286, by position 79 %, "
         "50 % (70 drafts since the start)",
         "proof": "today: 30.0 tokens/s (60 tokens, prefill included); MTP on: 35 of 50 draft "
@@ -326,13 +334,15 @@ def test_status_in_words() -> None:
 
 
 def test_status_of_a_server_that_is_not_as_it_should_be() -> None:
-    rows = dict(standing.rows(DEPLOYED, None, None, None, None))
+    rows = dict(standing.rows(DEPLOYED, None, None, None, None, None))
     assert rows["serves"] == "nothing on http://localhost:8000/v1"
     assert rows["since"] == "see `systemctl status vllm-coder.service`"
     assert rows["MTP"] == "on; the server does not tell its counters"
     assert rows["proof"] == "none yet"
-    other = dict(standing.rows(DEPLOYED, "now", Counters(), {**PROOF, "identity": "x"}, "today"))
+    assert rows["driver"] == "none is loaded"
+    another = {**PROOF, "identity": "x"}
+    other = dict(standing.rows(DEPLOYED, None, "now", Counters(), another, "today"))
     assert other["MTP"] == "on: no traffic (0 drafts since the start)"
     assert other["proof"].startswith("today, of another command line: ")
     off = {**DEPLOYED, "server": {**DEPLOYED["server"], "speculative": False}}
-    assert dict(standing.rows(off, "now", None, None, None))["MTP"] == "off"
+    assert dict(standing.rows(off, None, "now", None, None, None))["MTP"] == "off"

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aibox.decide.preflight import BoxReport, Wanted, judge, unfinished, warnings
+from aibox.decide.driver_refusals import RepositoryAnswer
+from aibox.decide.preflight import BoxReport, Wanted, can_ask_apt, judge, unfinished, warnings
 from tests.unit.driver_report import WANTED as DRIVER
 from tests.unit.driver_report import bare, driven, evidence
 
@@ -23,6 +24,7 @@ WANTED = Wanted(
     releases_folder="/opt/vllm/releases",
     release_folder=RELEASE,
     release_bytes=12 * GB,
+    cache_folder="/var/cache/aibox",
     models_folder="/srv/models",
     weights_folder=WEIGHTS,
     weights_bytes=55 * GB,
@@ -42,6 +44,7 @@ def good_report() -> dict[str, Any]:
         "memory_bytes": 64 * GB,
         "clock": NOW + 3,
         "disks": {
+            "/usr": dict(disk),
             "/opt/vllm/releases": disk,
             "/srv/models": dict(disk),
             "/var/cache/aibox": dict(disk),
@@ -60,6 +63,8 @@ def good_report() -> dict[str, Any]:
                     "memory_bytes": 102_641_958_912,
                     "capability": [12, 0],
                     "mig": None,
+                    "power_min_w": 150.0,
+                    "power_max_w": 600.0,
                 }
             ],
         },
@@ -84,12 +89,13 @@ def refusals(
     driver: dict[str, Any] | None = None,
     *,
     serving: bool = False,
-    allowed: bool = False,
+    offered: RepositoryAnswer | None = None,
+    **changes: Any,
 ) -> list[str]:
-    """In words. driver: the probe's answer to "driver"; allowed: reboot_while_serving."""
-    asked = replace(DRIVER, reboot_while_serving=allowed)
+    """In words. driver: the probe's answer to "driver"; changes: of what is wanted of it."""
+    asked = replace(DRIVER, **changes)
     parsed = BoxReport.parse(json.dumps(report))
-    judged = judge(parsed, WANTED, evidence(driver), asked, serving=serving)
+    judged = judge(parsed, WANTED, evidence(driver), asked, serving=serving, offered=offered)
     return [str(refusal) for refusal in judged]
 
 
@@ -193,7 +199,7 @@ def test_a_reboot_is_refused_while_the_server_answers() -> None:
     [refusal] = refusals(report, old, serving=True)
     assert "the loaded module is 570.195.03, not 580.178.04" in refusal
     assert "reboot_while_serving = True" in refusal
-    assert refusals(report, old, serving=True, allowed=True) == []
+    assert refusals(report, old, serving=True, reboot_while_serving=True) == []
     assert refusals(good_report(), serving=True) == []
 
 
@@ -234,6 +240,19 @@ def free(root: int, models: int | None = None) -> dict[str, Any]:
     return report
 
 
+def test_downloads_count_where_they_are_on_a_disk_of_their_own() -> None:
+    """On the releases' own disk uv's cache and the release share their blocks."""
+    report = good_report()
+    own = {"filesystem": "9", "mount": "/var", "free_bytes": 21 * GB}
+    report["disks"]["/var/cache/aibox"] = own
+    refusal = the_refusal(report)
+    assert "21.0 GB free on /var" in refusal
+    assert "12.0 GB for the release's downloads in /var/cache/aibox" in refusal
+    assert "set cache_folder to a folder on a larger disk" in refusal
+    own["free_bytes"] = 22 * GB
+    assert refusals(report) == []
+
+
 def test_needs_on_one_filesystem_add_up() -> None:
     assert refusals(free(77 * GB)) == []
     refusal = the_refusal(free(77 * GB - 1))
@@ -255,6 +274,63 @@ def test_what_is_there_already_is_not_needed_again() -> None:
     assert refusals(at(free(47 * GB), "sizes", {WEIGHTS: 30 * GB, RELEASE: 0})) == []
     assert refusals(at(free(46 * GB), "sizes", {WEIGHTS: 30 * GB, RELEASE: 0}))
     assert refusals(at(free(65 * GB), "sizes", {RELEASE: 8 * GB})) == []
+
+
+def answer(**changes: Any) -> RepositoryAnswer:
+    """NVIDIA's repository with 5 GB to bring, and whatever else is said of it."""
+    return replace(
+        RepositoryAnswer("-----BEGIN", DRIVER.fingerprint, None, {}, (), GB, 4 * GB, None),
+        **changes,
+    )
+
+
+def test_driver_and_toolkit_take_room_beside_the_rest() -> None:
+    assert refusals(free(82 * GB), offered=answer()) == []
+    [refusal] = refusals(free(81 * GB), offered=answer())
+    assert "82.0 GB: 5.0 GB for driver and CUDA toolkit in /usr, 12.0 GB for the rel" in refusal
+    assert "free 1.0 GB on /, or set releases_folder or models_folder" in refusal
+
+
+def test_a_small_disk_for_the_system_alone_names_no_setting() -> None:
+    report = free(100 * GB)
+    report["disks"]["/usr"] = {"filesystem": "7", "mount": "/usr", "free_bytes": 14 * GB}
+    [refusal] = refusals(report, offered=answer())
+    assert "14.0 GB free on /usr" in refusal
+    assert "15.0 GB: 5.0 GB for driver and CUDA toolkit in /usr, 10.0 GB kept free" in refusal
+    assert refusal.endswith("free 1.0 GB on /usr, then run again")
+
+
+def test_what_the_repository_lacks_comes_with_the_rest() -> None:
+    found = refusals(free(0), offered=answer(error=f"E: {DRIVER.url} 404  Not Found"))
+    assert len(found) == 2 and "404" in found[0] and "0.0 GB free" in found[1]
+
+
+def test_apt_that_resolves_nothing_beside_unfinished_packages_is_no_refusal() -> None:
+    stuck = answer(unresolved="a : Depends: b but it is not going to be installed")
+    assert len(refusals(good_report(), offered=stuck)) == 1
+    report = at(good_report(), "dpkg.broken", ["a: unpacked"])
+    assert refusals(report, offered=stuck) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [("os.id", "fedora"), ("architecture", "aarch64"), ("root", False), ("dpkg.present", False)],
+)
+def test_a_repository_without_a_folder_for_the_box_is_not_asked(place: str, value: object) -> None:
+    assert can_ask_apt(BoxReport.parse(json.dumps(good_report())))
+    assert not can_ask_apt(BoxReport.parse(json.dumps(at(good_report(), place, value))))
+
+
+@pytest.mark.parametrize(("watts", "refused"), [(149, True), (150, False), (600, False)])
+def test_a_power_limit_is_one_that_the_card_allows(watts: int, refused: bool) -> None:
+    found = refusals(good_report(), power_limit_w=watts)
+    assert len(found) == refused
+    assert all("150 to 600 W" in one for one in found)
+
+
+def test_without_a_driver_nobody_knows_the_bounds_of_power() -> None:
+    report = at(good_report(), "gpu", LIBRARY_MISSING)
+    assert refusals(report, bare(), power_limit_w=9) == []
 
 
 def test_a_built_box_needs_no_room_at_all() -> None:
@@ -338,7 +414,8 @@ def test_any_report_is_judged_or_a_value_error(changes: dict[str, object]) -> No
     except ValueError as error:
         assert "report" in str(error)
         return
-    assert isinstance(judge(report, WANTED, evidence(), DRIVER, serving=False), list)
+    judged = judge(report, WANTED, evidence(), DRIVER, serving=False, offered=None)
+    assert isinstance(judged, list)
 
 
 @pytest.mark.parametrize(

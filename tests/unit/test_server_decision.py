@@ -133,7 +133,7 @@ def test_the_environment_keeps_to_itself_and_writes_where_it_may() -> None:
         "1"
     }
     folders = [value for key, value in found.items() if value.startswith("/") and key != "PATH"]
-    assert len(folders) == 6
+    assert len(folders) == 5
     assert all(
         folder.startswith(("/var/lib/vllm-coder", "/var/cache/vllm-coder")) for folder in folders
     )

@@ -10,4 +10,5 @@ cards_folder = str(_here / "models")
 # The second hides the emulated card from torch, which takes NVML's word for a card being there.
 server_environment = {"VLLM_TARGET_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": "-1"}
 release_extra_packages = ["libnuma1"]
+flashinfer_prebuild = False  # the emulated nvcc makes no code, and there is no card to run it
 disk_reserve_gb = 1

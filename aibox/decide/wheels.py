@@ -1,0 +1,149 @@
+"""What a venv must hold when it was filled from a lock: versions, RECORDs, .pth files."""
+
+from __future__ import annotations
+
+import csv
+import re
+from base64 import urlsafe_b64decode
+from binascii import Error as Base64Error
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from aibox.decide.refusal import Refusal
+
+# A .pth file runs code in every start of Python; each that is expected is here with its reason.
+EXPECTED_PTH = {
+    "distutils-precedence.pth": "setuptools: its own distutils, which Python 3.12 has not",
+    "nvidia_cutlass_dsl_packages.pth": "nvidia-cutlass-dsl: finds its packages in a folder below",
+}
+# Wheels whose own RECORD is wrong, by name and version: {…: (files, why)}. The lock's hash of the
+# wheel still holds for them, and what lies there is written into the release's record.
+WRONG_IN_THE_WHEEL = {
+    ("pynvvideocodec", "2.0.4"): (
+        "PyNvVideoCodec/PyNvVideoCodec_*.so",
+        "changed by the wheel's maker after its RECORD was written, the same in the wheel itself",
+    ),
+}
+# What the installer itself writes, and may write without a sum.
+WITHOUT_SUM = {"RECORD", "RECORD.jws", "RECORD.p7s", "INSTALLER", "REQUESTED", "direct_url.json"}
+SHOWN = 5  # faults of one kind that are named
+DO_NOT_USE = (
+    "do not use what was built: run the deploy again, and if it stays, empty uv's folder in "
+    "cache_folder on the box and look at its disk and memory"
+)
+
+
+def normal(name: str) -> str:
+    """A distribution's name as indexes compare it: "Flash_Infer.Python" -> "flash-infer-python"."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def locked_versions(lock: str) -> dict[str, str]:
+    """{name: version} of a lock's text."""
+    rows = re.findall(r"^([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([^\s;\\]+)", lock, re.MULTILINE)
+    return {normal(name): version for name, version in rows}
+
+
+def locked_lines(lock: str, name: str) -> str:
+    """The lines of one distribution in a lock, its hashes included; empty without it."""
+    taken: list[str] = []
+    for line in lock.splitlines():
+        goes_on = bool(taken) and taken[-1].endswith("\\")
+        if goes_on or (not taken and normal(name) in locked_versions(line)):
+            taken.append(line)
+    return "".join(f"{line}\n" for line in taken)
+
+
+def version_faults(locked: Mapping[str, str], found: Mapping[str, str]) -> Refusal | None:
+    """Installed distributions {name: version of the metadata} against the lock's."""
+    rows = [
+        f"{name} {found.get(name, 'absent')}, locked {locked.get(name, 'not at all')}"
+        for name in sorted(locked.keys() | found.keys())
+        if locked.get(name) != found.get(name)
+    ]
+    if not rows:
+        return None
+    return Refusal(
+        f"in the new venv: {shortened(rows)}", "what the lock names, no more", DO_NOT_USE
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One file of a RECORD: its path as written, and its sha256 in hex; None without a sum."""
+
+    path: str
+    sha256: str | None
+
+
+def record_rows(text: str) -> list[Row]:
+    """The files of a RECORD. Raises ValueError for another hash than sha256, or a broken line."""
+    rows = []
+    for cells in csv.reader(text.splitlines()):
+        if not cells:
+            continue
+        if len(cells) != 3:
+            raise ValueError(f"a line of {len(cells)} cells")
+        rows.append(Row(cells[0], sha256_of(cells[1])))
+    return rows
+
+
+def sha256_of(cell: str) -> str | None:
+    """ "sha256=<urlsafe base64 without padding>" in hex; None for an empty cell."""
+    if not cell:
+        return None
+    algorithm, _, digest = cell.partition("=")
+    try:
+        raw = urlsafe_b64decode(f"{digest}{'=' * (-len(digest) % 4)}")
+    except (Base64Error, ValueError):
+        raw = b""
+    if algorithm != "sha256" or len(raw) != 32:
+        raise ValueError(f"the sum {cell[:60]!r}, which is no sha256")
+    return raw.hex()
+
+
+def may_lack_a_sum(path: str) -> bool:
+    return path.rpartition("/")[2] in WITHOUT_SUM or path.endswith(".pyc")
+
+
+def contested(owners: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """Files that several distributions bring with different content: {path: who must win}.
+
+    owners: {path: {distribution: sha256}}. Whichever is installed last wins, by chance; the last
+    by name is made the one, so that two boxes are the same.
+    """
+    return {path: max(by) for path, by in sorted(owners.items()) if len(set(by.values())) > 1}
+
+
+def is_wrong_in_its_wheel(path: str, owners: Iterable[tuple[str, str]]) -> bool:
+    """Whether a file that differs from its RECORD is known to. owners: (name, version)."""
+    known = (WRONG_IN_THE_WHEEL[owner][0] for owner in owners if owner in WRONG_IN_THE_WHEEL)
+    return any(fnmatchcase(path, f"*/site-packages/{pattern}") for pattern in known)
+
+
+def pth_faults(found: Iterable[str], recorded: Iterable[str]) -> Refusal | None:
+    """found: names of .pth files; recorded: those that a wheel's RECORD names with a sum."""
+    strange = sorted(set(found) - (EXPECTED_PTH.keys() & set(recorded)))
+    if not strange:
+        return None
+    return Refusal(
+        f"{shortened(strange)} in the new venv, which would run code in every start of Python",
+        f"none but {', '.join(sorted(EXPECTED_PTH))}, each from its own wheel",
+        "see which package brings it, and whether that is meant; a new one that is goes into "
+        "EXPECTED_PTH in aibox/decide/wheels.py, with its reason",
+    )
+
+
+def file_faults(wrong: Iterable[str]) -> Refusal | None:
+    """wrong: files in words, such as "vllm/a.py is missing"."""
+    rows = sorted(wrong)
+    if not rows:
+        return None
+    found = f"{len(rows)} files that differ from the RECORD of their wheel: {shortened(rows)}"
+    return Refusal(found, "every file as its wheel holds it", DO_NOT_USE)
+
+
+def shortened(rows: list[str]) -> str:
+    more = len(rows) - SHOWN
+    return ", ".join(rows[:SHOWN]) + (f" and {more} more" if more > 0 else "")
