@@ -7,7 +7,7 @@ NAME ?= rehearsal
 SOURCES := aibox tasks tests deploy.py config.py inventory group_data
 
 .DEFAULT_GOAL := env
-.PHONY: env rehearsal rehearsal-down test test-unit test-long lint lock clean
+.PHONY: env rehearsal rehearsal-down test test-unit test-long lint lock lock-model clean
 
 env: $(VENV)/complete
 
@@ -57,6 +57,11 @@ lock: env
 	    --generate-hashes --no-header --no-annotate --upgrade \
 	    $$in -o $${in%.in}-py3$$python.txt || exit 1; done; done
 	@$(BIN)/python -m tasks.lock_changes $(LOCKS)
+
+# A model's files by commit, size and sum. OPTIONS: --revision COMMIT, --renew, see --help.
+lock-model: env
+	@test -n "$(MODEL)" || { echo "which model? make lock-model MODEL=<a card in group_data/models>"; exit 1; }
+	@$(BIN)/python -m tasks.pin $(OPTIONS) "$(MODEL)"
 
 clean:
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -283,4 +283,4 @@ def load_weights_lock(folder: Path, name: str) -> WeightsLock | None:
         words = "not UTF-8"
     except (OSError, ValueError) as error:
         words = str(error)
-    raise CardError([f"{path}: {words}; make it anew with `python -m tasks.pin {name}`"])
+    raise CardError([f"{path}: {words}; make it anew with `make lock-model MODEL={name}`"])

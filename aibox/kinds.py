@@ -42,6 +42,20 @@ def _folder_on_box(text: str) -> str:
     return text
 
 
+def _source_folder(text: str) -> str:
+    if not re.fullmatch(r"(?:/[A-Za-z0-9._+@-]+)+", text, re.ASCII) or len(text) > 500:
+        raise ValueError("expected an absolute path of letters, digits and . _ + @ - only")
+    if {".", ".."} & set(text.split("/")):
+        raise ValueError("expected an absolute path without '..'")
+    return text
+
+
+def _megabits(value: float) -> float:
+    if not 0.1 <= value <= 1_000_000:
+        raise ValueError("expected megabits a second from 0.1 to 1000000, or None for no limit")
+    return value
+
+
 def _folder_on_control(text: str) -> str:
     if not text.isprintable() or not text or text.startswith("-") or len(text) > 1000:
         raise ValueError("expected a path, not beginning with '-'")
@@ -149,6 +163,8 @@ def _not_empty(values: tuple[str, ...]) -> tuple[str, ...]:
 
 AcceptedText = Annotated[str, AfterValidator(_accepted)]
 BoxFolder = Annotated[str, AfterValidator(_folder_on_box)]
+SourceFolder = Annotated[str, AfterValidator(_source_folder)]
+Megabits = Annotated[float, AfterValidator(_megabits)]
 ControlFolder = Annotated[str, AfterValidator(_folder_on_control)]
 Url = Annotated[str, AfterValidator(_url)]
 DecimalGB = Annotated[float, AfterValidator(_decimal_gb)]

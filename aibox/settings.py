@@ -42,12 +42,14 @@ from aibox.kinds import (
     GpuUuid,
     KeyFingerprint,
     ListAsTuple,
+    Megabits,
     ModelName,
     NotEmpty,
     Package,
     PathInRelease,
     PciId,
     Sha256,
+    SourceFolder,
     Specifier,
     UnitName,
     Url,
@@ -164,6 +166,12 @@ class Settings(_Strict):
         description="a key's fingerprint, 40 hex digits without blanks, as text"
     )
     hub: Url = Field(description="an http or https URL, text")
+    weights_from: SourceFolder | None = Field(
+        description="an absolute path on the box, text, or None"
+    )
+    download_limit_mbps: Megabits | None = Field(
+        description="megabits a second, a number above 0, or None"
+    )
     release_disk_gb: DecimalGB = Field(description="decimal GB, a number from 0")
     disk_reserve_gb: DecimalGB = Field(description="decimal GB, a number from 0")
     release_extra_packages: Annotated[tuple[Package, ...], ListAsTuple] = Field(
@@ -361,12 +369,12 @@ def _weights_faults(settings: Settings, needed: bool) -> list[str]:
     if weights is None:
         return [
             f"model: {name} has no weights lock ({settings.cards_folder}/{name}.lock.json); "
-            f"make it with `python -m tasks.pin {name}`"
+            f"make it with `make lock-model MODEL={name}`"
         ] * needed
     if weights.repository != settings.card.repository:
         return [
             f"model: the weights lock of {name} is of {weights.repository}, the card names "
-            f"{settings.card.repository}; make the lock anew with `python -m tasks.pin {name}`"
+            f"{settings.card.repository}; make the lock anew with `make lock-model MODEL={name}`"
         ]
     return []
 

@@ -32,6 +32,8 @@ cache_folder = "/var/cache/aibox"  # downloads and compiled kernels
 nvidia_repository = "https://developer.download.nvidia.com/compute/cuda/repos"  # URL, of all
 nvidia_key = "EB693B3035CD5710E231E123A4B469963BF863CC"  # fingerprint, 40 hex digits
 hub = "https://huggingface.co"  # URL of the model hub
+weights_from = None  # hub cache or folder on the box that may hold the weights: "/home/me/.cache/…"
+download_limit_mbps = None  # megabits a second for weights (100: 12.5 MB/s); None: no limit
 release_extra_packages: list[str] = []  # Debian packages that a release needs beside the usual ones
 release_extra_files: list[dict[str, str]] = []  # added to a release: {"url", "sha256", "path"}
 release_patches: list[dict[str, str]] = []  # {"file", "sha256", "upstream", "vllm": "==0.31.0"}

@@ -13,7 +13,7 @@ from tasks.facts import Aibox, Probe
 from tasks.operations import Commands, laid_down, packages, refused, roots_own
 
 # venvs; what fetches weights; what Triton and FlashInfer compile with in the server.
-PACKAGES = ["python3-venv", "python3-dev", "gcc", "g++", "aria2", "ca-certificates"]
+PACKAGES = ["python3-venv", "python3-dev", "gcc", "g++", "ca-certificates"]
 APT_WAITS = b"""# unattended-upgrades may hold the lock: wait for it, 5 minutes.
 DPkg::Lock::Timeout "300";
 """

@@ -146,6 +146,7 @@ class Box(Places):
     def weights_spec(self) -> dict[str, Any]:
         """The task of the weights job."""
         lock, card = self.settings.weights, self.settings.card
+        limit = self.settings.download_limit_mbps
         return {
             "folder": self.weights_folder,
             "hub": self.settings.hub,
@@ -157,6 +158,9 @@ class Box(Places):
             },
             "dtype": card.dtype,
             "head": card.head.model_dump() if card.head else None,
+            "take_over": self.settings.weights_from,
+            "limit": None if limit is None else limit * 1e6 / 8,
+            "full": self.settings.verify_weights == "full",
         }
 
     @property

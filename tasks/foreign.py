@@ -26,10 +26,16 @@ def looked_for() -> None:
         return
     declared = declared_of(box)
     found = host.get_fact(Probe, "foreign", json.dumps(asked(declared)))
-    strays = [f"{box.weights_folder}/{path}" for path in planned(box).foreign]
+    strays = [f"{box.weights_folder}/{path}" for path in strays_of(box)]
     sorted_things = sort(foreign_in(found, strays, declared), box.settings.accepted)
     if host not in state.failed_hosts:  # a report says: looked at to the end
         drift_report.write(host, sorted_things)
+
+
+def strays_of(box: Box) -> list[str]:
+    """Files among the weights that no deploy minds; the others are drift, and stop one."""
+    todo = planned(box)
+    return [path for path in todo.foreign if path not in todo.strays]
 
 
 def declared_of(box: Box) -> Declared:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -26,9 +26,12 @@ from tasks.facts import LaidFile, Probe
 from tasks.progress import ProgressLine
 
 Commands = Generator[PyinfraCommand | str, None, None]
+Secret = Callable[[], "str | Refusal | None"]
 
 
-SAID = "refusal_said"  # in a box's connector data: in this operation, one was
+# In a box's connector data:
+SAID = "refusal_said"  # in this operation, one was
+UNDER_WAY = "jobs_under_way"  # the names of jobs that this run started and has not waited for
 
 
 def say_refusal(box: Host, refusal: Refusal) -> None:
@@ -277,6 +280,16 @@ def start_job(box: Host, program: str, name: str, verb: str, spec: dict[str, Any
     return True
 
 
+def is_under_way(box: Host, name: str) -> bool:
+    """Whether this run has started a job that it has not waited for yet."""
+    return name in box.connector_data.get(UNDER_WAY, ())
+
+
+def is_known(box: Host, program: str, name: str) -> bool:
+    """Whether the box still knows of a job; after a restart it does not."""
+    return bool(call_aibox(box, program, ["job", "look", name])["state"] != "none")
+
+
 def follow_job(box: Host, program: str, name: str) -> bool:
     """Show a job's progress until it ends; True when it ended well."""
     line = ProgressLine(box, name)
@@ -291,14 +304,27 @@ def follow_job(box: Host, program: str, name: str) -> bool:
         say_refusal(box, Refusal(f"no trace of the job {name}", "a result of it", remedy))
     elif not result["ok"]:
         say_refusal(box, Refusal(**result["refusal"]))
+    for note in (result or {}).get("notes", ()):
+        box.log(f"{name}: {note}")
     return bool(result and result["ok"])
 
 
 def job_command(
-    name: str, program: str, verb: str, spec: dict[str, Any], *, wait: bool = True
+    name: str,
+    program: str,
+    verb: str,
+    spec: dict[str, Any],
+    *,
+    wait: bool = True,
+    secret: Secret | None = None,
 ) -> FunctionCommand:
-    """A command that does a job on the box; without `wait` it goes on beside what follows."""
-    return FunctionCommand(run_job, (name, program, verb, spec, wait), {})
+    """A command that does a job on the box; without `wait` it goes on beside what follows.
+
+    One that this run has started so is only followed when it comes with `wait`: what failed beside
+    is not tried again. secret: asked for when the job is started, so that no plan holds it; it may
+    answer with a refusal.
+    """
+    return FunctionCommand(run_job, (name, program, verb, spec, wait, secret), {})
 
 
 def run_job(
@@ -309,10 +335,23 @@ def run_job(
     verb: str,
     spec: dict[str, Any],
     wait: bool,
+    secret: Secret | None = None,
 ) -> bool:
+    under_way: set[str] = host.connector_data.setdefault(UNDER_WAY, set())
     try:
-        started = start_job(host, program, name, verb, spec)
-        return started and (not wait or follow_job(host, program, name))
+        known = name in under_way and is_known(host, program, name)
+        given = secret() if secret and not known else None
+        if isinstance(given, Refusal):
+            say_refusal(host, given)
+            return False
+        task = spec if given is None else {**spec, "secret": given}
+        started = known or start_job(host, program, name, verb, task)
+        if wait:
+            under_way.discard(name)
+            return started and follow_job(host, program, name)
+        if started:
+            under_way.add(name)
+        return started
     except ConnectionError as error:
         say_refusal(
             host,

@@ -1,4 +1,4 @@
-"""Pin a model's weights: `python -m tasks.pin NAME` writes the commit, sizes and sums of its files.
+"""Pin a model's weights: `make lock-model MODEL=NAME` writes commit, sizes and sums of its files.
 
 The lock <cards>/<NAME>.lock.json is what a box fetches, to the bit. Nothing large is downloaded:
 the hub publishes the sums of the large files, the small ones are fetched and hashed. A lock that
@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 import runpy
-import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from httpx2 import HTTPError
 from huggingface_hub import HfApi
@@ -37,16 +35,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from aibox.box.job import write_whole
 from aibox.card import CardError, ModelCard, load_card, load_weights_lock, lock_path
+from aibox.decide.hub import WHERE_TOKEN
 from aibox.decide.pins import changes, judge_paths, lock_text, read_by_vllm
 from aibox.decide.refusal import Refusal
 from aibox.decide.weights import LockedFile, WeightsLock
 from aibox.faults import faults_of
 from aibox.kinds import ControlFolder, ModelName, Url
 from tasks.box import PROJECT
+from tasks.hub_token import TokenError, token
 from tasks.progress import size
 
-TOKEN_FILE = PROJECT / "secrets/hub-token"
-WHERE_TOKEN = "secrets/hub-token (one line, mode 600) or the environment as HF_TOKEN"  # noqa: S105
 METADATA_TIMEOUT_S = 30
 
 
@@ -77,7 +75,7 @@ def main(words: list[str] | None = None) -> int:
     try:
         source = source_from(PROJECT / "group_data", given)
         pin(source, given.revision, renew=given.renew)
-    except (PinError, CardError) as error:
+    except (PinError, CardError, TokenError) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -86,8 +84,16 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tasks.pin", description=__doc__)
+class Parser(argparse.ArgumentParser):
+    """Ends with 1 where argparse would with 2, which has a meaning here."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(1, f"{self.prog}: {message}\n")
+
+
+def parser() -> Parser:
+    parser = Parser(prog="python -m tasks.pin", description=__doc__)
     parser.add_argument("name", help="the model card's name, such as qwen3.8-27b")
     parser.add_argument("--revision", default="main", help="a branch, tag or commit (default main)")
     parser.add_argument("--hub", help="URL of the hub, instead of the setting `hub`")
@@ -153,26 +159,6 @@ def settings_in(file: Path) -> Mapping[str, Any]:
     except Exception as error:  # the file is a person's own code
         words = f"{type(error).__name__}: {error}"
         raise PinError(f"{file}: {words}", "settings as Python", "correct the file") from None
-
-
-def token() -> str | None:
-    """The hub's token: HF_TOKEN before the file, None without either."""
-    if os.environ.get("HF_TOKEN", "").strip():
-        return os.environ["HF_TOKEN"].strip()
-    try:
-        mode = TOKEN_FILE.stat().st_mode
-        text = TOKEN_FILE.read_text(encoding="ascii").strip()
-    except FileNotFoundError:
-        return None
-    except (OSError, UnicodeDecodeError) as error:
-        raise PinError(f"{TOKEN_FILE}: {error}", "a token on one line", "correct it") from None
-    if stat.S_IMODE(mode) & 0o077:
-        raise PinError(
-            f"{TOKEN_FILE} with mode {stat.S_IMODE(mode):o}",
-            "a secret that only its owner can read",
-            f"chmod 600 {TOKEN_FILE}",
-        )
-    return text or None
 
 
 def lock_there(source: Source, *, renew: bool) -> WeightsLock | None:

@@ -10,7 +10,7 @@ from pyinfra import config, host, logger, state
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.connectors.ssh import connector_data_meta
 
-from aibox.decide import manifest
+from aibox.decide import manifest, takeover
 from aibox.decide.access import judge_login
 from aibox.decide.driver import DriverWanted, install_reasons
 from aibox.decide.driver_evidence import Evidence
@@ -141,4 +141,17 @@ def asked(settings: Settings, box: Places | None) -> dict[str, Any]:
         "unit_file": f"/etc/systemd/system/{settings.server_unit}.service",
         "deployed": manifest.DEPLOYED,
         "sizes": sizes,
+        "linkable": linkable(box) if box and box.settings.weights_from else {},
+    }
+
+
+def linkable(box: Places) -> dict[str, Any]:
+    """What of the weights takes no room, because it lies on the box and can be hard-linked."""
+    lock = box.settings.weights
+    return {
+        box.weights_folder: {
+            "from": box.settings.weights_from,
+            "to": [box.weights_folder, box.partial_weights_folder],
+            "files": takeover.asked(lock.repository, lock.commit, lock.files),
+        }
     }

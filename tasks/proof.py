@@ -11,7 +11,7 @@ from pyinfra.api import FunctionCommand, Host, State, deploy, operation
 from aibox.decide.refusal import Refusal
 from aibox.decide.server import proof_is_owed
 from aibox.decide.standing import mtp, shortened, speed
-from tasks import deployed, release
+from tasks import deployed, release, weights
 from tasks.box import AIBOX, Box
 from tasks.drift_report import because
 from tasks.operations import Commands, call_aibox, say_refusal
@@ -21,6 +21,7 @@ from tasks.server import server_state
 @deploy("Proof")
 def served(box: Box) -> None:
     proven(name="A completion, with accepted drafts", box=box)
+    weights.old_commits_removed(name="Weights that were superseded", box=box)
     deployed.recorded(name="The record of what was laid down", box=box)
     release.older_removed(name="Releases that nobody asks for", box=box)
     last_screen(name="The last screen", box=box)

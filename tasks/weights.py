@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import json
+from pathlib import PurePosixPath
+from typing import Any
 
 from pyinfra import host, state
-from pyinfra.api import deploy, operation
+from pyinfra.api import QuoteString, StringCommand, deploy, operation
 
+from aibox.decide.manifest import DEPLOYED
 from aibox.decide.refusal import Refusal
-from aibox.decide.weights import FileStamp, WeightsPlan, plan
+from aibox.decide.server import proof_is_owed
+from aibox.decide.takeover import can_be_shared
+from aibox.decide.weights import (
+    CommitFolder,
+    FileStamp,
+    WeightsPlan,
+    content,
+    plan,
+    superseded,
+)
 from tasks import aibox_wheel, drift_report
 from tasks.box import AIBOX, AIBOX_FOLDER, Box
 from tasks.drift_report import because
-from tasks.facts import Aibox, Probe
+from tasks.facts import Aibox, LaidFile, Probe
+from tasks.hub_token import TokenError, token
 from tasks.operations import (
     Commands,
     call_aibox,
     follow_job,
+    is_under_way,
     job_command,
     roots_own,
     say_refusal,
     start_job,
 )
 from tasks.progress import size
+from tasks.server import server_state
 
 
 @deploy("Weights")
@@ -34,12 +49,7 @@ def fetched(box: Box) -> None:
 @deploy("Weights")
 def arrived(box: Box) -> None:
     weights_there(name=f"Weights of {box.settings.model}: verified", box=box, wait=True)
-    folder = box.weights_folder
-    roots_own(
-        name="Owners of the weights",
-        folders=[folder],
-        files=[f"{folder}/{path}" for path in box.settings.weights.files],
-    )
+    weights_owned(name="Owners of the weights", box=box)
 
 
 @operation()
@@ -49,30 +59,99 @@ def weights_there(box: Box, wait: bool) -> Commands:
     With verify_weights = "full" every file is hashed anew, in each run.
     """
     todo = planned(box)
-    for path in todo.fetch:
-        because(host, f"{path} is not there, or is another file")
-    for path in todo.hash_again:
-        because(host, f"{path} was touched since it was verified")
+    for reason in reasons(todo, box.weights_folder):
+        because(host, reason)
     hash_all = wait and todo.complete and box.settings.verify_weights == "full"
-    if not todo.complete or (hash_all and not is_hashed_well(box)):
-        yield job_command("weights", AIBOX, "weights", box.weights_spec, wait=wait)
+    begun = wait and is_under_way(host, "weights")  # how it ended is still to be told
+    if begun or not todo.complete or (hash_all and not is_hashed_well(box)):
+        yield job_command(
+            "weights", AIBOX, "weights", box.weights_spec, wait=wait, secret=hub_token
+        )
     else:
         lock = box.settings.weights
         host.noop(f"{len(lock.files)} files of {lock.commit[:12]} are as verified")
 
 
+def hub_token() -> str | Refusal | None:
+    try:
+        return token()
+    except TokenError as error:
+        return error.refusal
+
+
+def reasons(todo: WeightsPlan, folder: str) -> list[str]:
+    """Why the weights are not as they should be, a line each."""
+    found = [f"{path} is not there, or is another file" for path in todo.fetch]
+    found += [f"{path} was touched since it was verified" for path in todo.hash_again]
+    found += [f"{path} is no file of this commit, and vLLM may load it" for path in todo.strays]
+    if not found and not todo.listed:
+        found.append(f"{folder} has no list of its content, or another one")
+    return found
+
+
 def planned(box: Box) -> WeightsPlan:
     """What is to be done about the weights, by size, time and inode of what lies there."""
-    found = host.get_fact(Probe, "weights", json.dumps({"folder": box.weights_folder}))
+    found, lock = look(box), box.settings.weights
     recorded = found["verified"] or {"files": {}}
+    unfit = {path for path, mode in found["shared"].items() if not can_be_shared(mode)}
     return plan(
-        box.settings.weights.files,
+        lock.files,
         {path: FileStamp(*stamp) for path, stamp in found["seen"].items()},
         {
             path: (FileStamp(*file["stamp"]), file["sha256"])
             for path, file in recorded["files"].items()
+            if path not in unfit  # hashed again, it becomes a file of our own
         },
+        listed=found["listed"] == content(lock.files, lock.commit),
     )
+
+
+def look(box: Box) -> dict[str, Any]:
+    found: dict[str, Any] = host.get_fact(
+        Probe, "weights", json.dumps({"folder": box.weights_folder})
+    )
+    return found
+
+
+@operation()
+def weights_owned(box: Box) -> Commands:
+    """Root's, but for files that are hard-linked with a person's own: those are left alone."""
+    folder, shared = box.weights_folder, look(box)["shared"]
+    ours = [f"{folder}/{path}" for path in box.settings.weights.files if path not in shared]
+    yield from roots_own._inner(folders=[folder], files=ours)
+
+
+# --- commits that are no longer served -----------------------------------------------------------
+
+
+@operation()
+def old_commits_removed(box: Box) -> Commands:
+    """Once the server has proven itself on this commit, one other is kept and the rest goes."""
+    folder, commit = str(PurePosixPath(box.weights_folder).parent), box.settings.weights.commit
+    found = host.get_fact(Probe, "commits", json.dumps({"folder": folder}))
+    going = superseded([CommitFolder(**one) for one in found], commit, served_before(commit))
+    if not going or proof_is_owed(server_state(box), box.serving) is not None:
+        host.noop("no commit of the weights has been superseded")
+        return
+    for name in going:
+        because(host, f"{folder}/{name} is served no more")
+        aside = name if name.startswith(".") else f".removed-{name}"
+        old, new = (QuoteString(f"{folder}/{one}") for one in (name, aside))
+        move = () if name == aside else ("mv -T", old, new, "&&")
+        yield StringCommand(*move, "rm -rf --one-file-system", new)
+
+
+def served_before(commit: str) -> str | None:
+    """The commit that the last finished deploy served, where it was another one."""
+    record = host.get_fact(LaidFile, path=DEPLOYED)
+    try:
+        found = json.loads(record["content"])["weights"]["commit"] if record else None
+    except (ValueError, KeyError, TypeError):
+        return None
+    return str(found) if found and found != commit else None
+
+
+# --- every sum ------------------------------------------------------------------------------------
 
 
 def is_hashed_well(box: Box) -> bool:

@@ -1,83 +1,85 @@
-"""Fetch the weights of one commit of a model: resumed after a kill, verified, proven, then there.
+"""The weights of one commit: taken over or fetched, verified, proven, then there.
 
 Everything happens in `<models>/<name>/.partial-<commit>`, which becomes `<models>/<name>/<commit>`
-only when every file has its sum and the files hold what the card says.
+only when every file has its sum and the files hold what the card says. A complete folder has a list
+of its content, written last: `.manifest.json`, the same on every box. Beside it, for root alone,
+`.verified.json`: how each file looked when it was hashed, so that it need not be read again.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import hashlib
 import json
-import math
 import os
-import re
 import subprocess
-import sys
-import threading
 import time
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from aibox.box.job import JobError, Progress, Spec, write_whole
-from aibox.decide.head import Head, judge_dtype, judge_head
-from aibox.decide.weights import index_complete
+from aibox.box import hashing, tensors
+from aibox.box.download import Download, journal_of
+from aibox.box.job import JobError, Progress, Spec, read, write_whole
+from aibox.box.take_over import copy, need_room, take_over
+from aibox.box.tensors import is_tensors
+from aibox.decide.head import Head, index_of, judge_dtype, judge_head, judge_index
+from aibox.decide.manifest import WEIGHTS_LIST, WEIGHTS_RECORD
+from aibox.decide.refusal import Refusal
+from aibox.decide.takeover import can_be_shared
+from aibox.decide.weights import LockedFile, content, index_complete, is_stray, strays_refusal
 
-CHUNK = 1 << 22
 INDEX = "model.safetensors.index.json"
-LONGEST_HEADER = 100_000_000  # safetensors' own limit, bytes
-# aria2's exit codes that have a cause of their own (aria2c(1), EXIT STATUS)
-ARIA2 = {
-    3: "a file of the lock is not on the hub",
-    6: "a network problem",
-    19: "the hub's name can't be resolved",
-    22: "the hub answered with an error",
-    24: "the hub wants a login for this repository",
-    29: "the hub is overloaded, or down for maintenance",
-}
-ARIA2_NOT_FOUND = 3
-ARIA2_DISK_FULL = 9
-# aria2's words for a control file that it can't go on from
-READ_CONTROL = "Failed to read from the segment file"
 
 Stamp = list[int]  # size in bytes, modification time in ns, inode
+Verified = dict[str, Any]  # path -> {"stamp", "sha256"}
 
 
 def fetch(spec: Spec, progress: Progress) -> dict[str, Any]:
     """Bring the folder to the lock's content.
 
     spec: {"folder", "hub", "repository", "commit", "files": {path: {"size", "sha256"}},
-    "dtype", "head": {…} or null}. Raises JobError.
+    "dtype", "head": {…} or null, "take_over": a folder or null, "limit": bytes/s or null, "full":
+    hash every file, "secret": the hub's token or null}. Raises JobError.
     """
+    if spec.get("full"):
+        os.nice(10)  # the server goes first
     folder = Path(spec["folder"])
     work = folder if folder.is_dir() else folder.with_name(f".partial-{spec['commit']}")
     work.mkdir(parents=True, exist_ok=True)
-    verified = verify(work, spec, progress, keep_unfinished=True)
+    judged(strays_refusal(str(work), [name for name in strays(work) if name not in spec["files"]]))
+    verified = verify(work, spec, progress, keep_unfinished=True, known=known_in(work, spec))
     missing = [path for path in spec["files"] if path not in verified]
-    verified |= obtain(work, missing, spec, progress)
-    progress.step("reading the weights' headers")
-    prove(work, spec)
-    record = {"commit": spec["commit"], "files": verified, "changed": changed(folder, missing)}
-    write_whole(work / ".verified.json", json.dumps(record))
+    notes: list[str] = []
+    if missing and spec.get("take_over"):
+        notes = taken_over(work, missing, spec, progress, verified)
+    wanted = [path for path in missing if path not in verified]
+    need_room(work, still_to_come(work, wanted, spec))
+    # What is small tells whether the rest is worth its time.
+    for paths in ([p for p in wanted if not is_tensors(p)], [p for p in wanted if is_tensors(p)]):
+        verified |= obtain(work, paths, spec, progress)
+        progress.step("reading the weights' headers")
+        prove(work, spec, with_tensors=all(path in verified for path in spec["files"]))
+    finish(work, folder, spec, {"files": verified, "changed": changed(folder, missing)})
+    return {"fetched": wanted, "notes": notes}
+
+
+def finish(work: Path, folder: Path, spec: Spec, record: dict[str, Any]) -> None:
+    """Write down what is there, the list of the content last, and give the folder its name."""
+    locked = {path: LockedFile(**file) for path, file in spec["files"].items()}
+    write_whole(work / WEIGHTS_RECORD, json.dumps({"commit": spec["commit"], **record}), mode=0o600)
     subprocess.run(["sync", "--file-system", str(work)], check=True)
+    listed = content(locked, spec["commit"])
+    if read(work / WEIGHTS_LIST) != listed:
+        write_whole(work / WEIGHTS_LIST, json.dumps(listed, indent=1) + "\n")
     if work != folder:
         work.rename(folder)
-        subprocess.run(["sync", str(folder.parent)], check=True)
-    return {"fetched": missing}
+    subprocess.run(["sync", str(folder), str(folder.parent)], check=True)
 
 
 def changed(folder: Path, missing: list[str]) -> float | None:
     """When a file was last replaced in a folder that a server may run from (epoch seconds)."""
     if missing and folder.is_dir():
         return time.time()
-    try:
-        before: float | None = json.loads((folder / ".verified.json").read_text()).get("changed")
-    except (OSError, ValueError):
-        return None
-    return before
+    return (read(folder / WEIGHTS_RECORD) or {}).get("changed")
 
 
 def check(spec: Spec, progress: Progress) -> dict[str, Any]:
@@ -88,34 +90,127 @@ def check(spec: Spec, progress: Progress) -> dict[str, Any]:
     os.nice(10)  # the server goes first
     progress.step("hashing")
     folder, files = Path(spec["folder"]), spec["files"]
-    total, done, wrong = sum(file["size"] for file in files.values()), 0, []
-    for path, wanted in files.items():
-        digest = hashlib.sha256()
-        try:
-            with (folder / path).open("rb") as content:
-                while chunk := content.read(CHUNK):
-                    digest.update(chunk)
-                    done += len(chunk)
-                    progress.say(done, total, "bytes")
-        except FileNotFoundError:
-            pass
-        if digest.hexdigest() != wanted["sha256"]:
-            wrong.append(path)
-    return {"wrong": wrong}
+    found = hashing.sums((folder / path for path in files), progress)
+    return {"wrong": [path for path in files if found[folder / path] != files[path]["sha256"]]}
 
 
-def obtain(work: Path, missing: list[str], spec: Spec, progress: Progress) -> dict[str, Any]:
+def strays(work: Path) -> list[str]:
+    return [file.name for file in work.iterdir() if is_stray(file.name)]
+
+
+def judged(refusal: Refusal | None) -> None:
+    if refusal is not None:
+        raise JobError(refusal.found, refusal.expected, refusal.remedy)
+
+
+# --- what is there already ----------------------------------------------------------------------
+
+
+def known_in(work: Path, spec: Spec) -> Verified:
+    """What the last verification recorded; nothing where all is to be hashed anew."""
+    if spec.get("full"):
+        return {}
+    found: Verified = (read(work / WEIGHTS_RECORD) or {}).get("files", {})
+    return found
+
+
+def verify(
+    work: Path,
+    spec: Spec,
+    progress: Progress,
+    *,
+    only: Iterable[str] | None = None,
+    keep_unfinished: bool = False,
+    known: Mapping[str, Any] | None = None,
+) -> Verified:
+    """Hash what is there: {path: {"stamp", "sha256"}} of the files that are as the lock says.
+
+    A file with a wrong sum is removed; one that is still being fetched (its journal beside it) is
+    left for the download to go on with. known: what need not be read again as long as it looks so.
+    """
+    progress.step("verifying")
+    paths = [path for path in (spec["files"] if only is None else only) if (work / path).is_file()]
+    if keep_unfinished:
+        paths = [path for path in paths if not journal_of(work / path).exists()]
+    wanted = {path: spec["files"][path]["sha256"] for path in paths}
+    verified: Verified = {}
+    for path in paths:
+        entry = {"stamp": stamp(work / path), "sha256": wanted[path]}
+        if (known or {}).get(path) == entry and serves(work / path):
+            verified[path] = entry
+    unread = [path for path in paths if path not in verified]
+    sizes = {path: (work / path).stat().st_size for path in unread}
+    right = [path for path in unread if sizes[path] == spec["files"][path]["size"]]
+    found = hashing.sums((work / path for path in right), progress)
+    for path in unread:
+        if found.get(work / path) == wanted[path]:
+            made_readable(work / path)
+            verified[path] = {"stamp": stamp(work / path), "sha256": wanted[path]}
+        else:
+            (work / path).unlink()  # our name of it: a person's own file keeps its other name
+    return verified
+
+
+def stamp(file: Path) -> Stamp:
+    status = file.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ino]
+
+
+def serves(file: Path) -> bool:
+    """Whether the server can read a file; our own is set right, a shared one is not ours to set."""
+    status = file.stat()
+    return status.st_nlink == 1 or can_be_shared(status.st_mode)
+
+
+def made_readable(file: Path) -> None:
+    """For everybody, and writable for its owner only: a shared file is left, and copied."""
+    if file.stat().st_nlink == 1:
+        file.chmod(0o644)
+    elif not serves(file):
+        copy(file, file)
+
+
+# --- what is to come ----------------------------------------------------------------------------
+
+
+def taken_over(
+    work: Path, missing: list[str], spec: Spec, progress: Progress, verified: Verified
+) -> list[str]:
+    """Add to `verified` what the owner's folder holds; what was done, in words."""
+    taken = take_over(work, missing, spec, progress)
+    for path in taken.linked:  # hashed a moment ago, under its other name
+        journal_of(work / path).unlink(missing_ok=True)
+        verified[path] = {"stamp": stamp(work / path), "sha256": spec["files"][path]["sha256"]}
+    for path in taken.copied:
+        journal_of(work / path).unlink(missing_ok=True)
+    if taken.copied:
+        verified |= verify(work, spec, progress, only=taken.copied)
+    return taken.in_words(spec["take_over"], len(missing))
+
+
+def still_to_come(work: Path, wanted: list[str], spec: Spec) -> int:
+    """Bytes that the disk still has to take."""
+    total = 0
+    for path in wanted:
+        file = work / path
+        there = file.stat().st_blocks * 512 if journal_of(file).exists() and file.exists() else 0
+        total += max(0, spec["files"][path]["size"] - there)
+    return total
+
+
+def obtain(work: Path, missing: list[str], spec: Spec, progress: Progress) -> Verified:
     """Download files and verify them: {path: {"stamp", "sha256"}}. Raises JobError.
 
-    What an earlier run had begun is fetched once more when it comes out wrong: a power cut may
-    have left holes in it.
+    What an earlier run had begun is fetched once more when it comes out wrong: something may have
+    written to it in between.
     """
-    begun = [path for path in missing if control_file(work / path).exists()]
-    verified: dict[str, Any] = {}
+    begun = [path for path in missing if journal_of(work / path).exists()]
+    verified: Verified = {}
     for paths in (missing, begun):
         wanted = [path for path in paths if path not in verified]
         if wanted:
-            download(work, wanted, spec, progress)
+            progress.step("downloading")
+            downloaded(work, wanted, spec, progress)
             verified |= verify(work, spec, progress, only=wanted)
     wrong = [path for path in missing if path not in verified]
     if wrong:
@@ -127,134 +222,34 @@ def obtain(work: Path, missing: list[str], spec: Spec, progress: Progress) -> di
     return verified
 
 
-def control_file(file: Path) -> Path:
-    """Where aria2 keeps which parts of a file it has; there as long as the file is not whole."""
-    return file.with_name(f"{file.name}.aria2")
-
-
-def verify(
-    work: Path,
-    spec: Spec,
-    progress: Progress,
-    *,
-    only: list[str] | None = None,
-    keep_unfinished: bool = False,
-) -> dict[str, Any]:
-    """Hash what is there: {path: {"stamp", "sha256"}} of the files that are as the lock says.
-
-    A file with a wrong sum is removed; one that is still being fetched (an .aria2 file beside it)
-    is left for the download to go on with.
-    """
-    progress.step("verifying")
-    paths = only if only is not None else list(spec["files"])
-    there = [path for path in paths if (work / path).is_file()]
-    total, done, verified = sum((work / path).stat().st_size for path in there), 0, {}
-    for path in there:
-        file, wanted = work / path, spec["files"][path]
-        if keep_unfinished and control_file(file).exists():
-            continue
-        digest = hashlib.sha256()
-        with file.open("rb") as content:
-            while chunk := content.read(CHUNK):
-                digest.update(chunk)
-                done += len(chunk)
-                progress.say(done, total, "bytes")
-        if digest.hexdigest() == wanted["sha256"]:
-            file.chmod(0o644)
-            verified[path] = {"stamp": stamp(file), "sha256": wanted["sha256"]}
-        else:
-            file.unlink()
-    return verified
-
-
-def stamp(file: Path) -> Stamp:
-    status = file.stat()
-    return [status.st_size, status.st_mtime_ns, status.st_ino]
-
-
-def download(work: Path, paths: list[str], spec: Spec, progress: Progress) -> None:
-    """Let aria2 fetch files, from where an earlier run was stopped."""
-    progress.step("downloading")
-    finished = threading.Event()
-    watcher = threading.Thread(target=watch, args=(work, paths, spec, progress, finished))
-    watcher.start()
+def downloaded(work: Path, wanted: list[str], spec: Spec, progress: Progress) -> None:
     try:
-        code, said = aria2(work, paths, spec)
-        unreadable = [path for path in paths if f"{READ_CONTROL} {work / path}.aria2" in said]
-        for path in unreadable:  # a power cut came while it was written: nothing to go on from
-            control_file(work / path).unlink()
-            (work / path).unlink(missing_ok=True)
-        if unreadable:
-            code, said = aria2(work, paths, spec)
-    finally:
-        finished.set()
-        watcher.join()
-    if code:
-        print(said, file=sys.stderr)
-        raise download_error(code, said, address_of(spec), work)
+        Download(work, spec, wanted).run(progress)
+    except OSError as error:  # of the disk: the network's are told apart by the download
+        error.filename = error.filename or str(work)
+        raise
 
 
-def address_of(spec: Spec) -> str:
-    return f"{spec['hub']}/{spec['repository']}/resolve/{spec['commit']}"
+# --- what the files hold ------------------------------------------------------------------------
 
 
-def aria2(work: Path, paths: list[str], spec: Spec) -> tuple[int, str]:
-    """Run aria2 on files of the commit: its exit code and what it said."""
-    wanted = "".join(f"{address_of(spec)}/{path}\n  out={path}\n" for path in paths)
-    command = ["aria2c", "--input-file=-", f"--dir={work}", "--continue=true"]
-    command += ["--allow-overwrite=true", "--auto-file-renaming=false", "--file-allocation=none"]
-    command += ["--max-concurrent-downloads=3", "--split=4", "--max-connection-per-server=4"]
-    command += ["--max-tries=5", "--retry-wait=3", "--connect-timeout=20", "--timeout=60"]
-    command += ["--auto-save-interval=5", "--console-log-level=warn", "--summary-interval=0"]
-    command += ["--no-conf=true", "--ca-certificate=/etc/ssl/certs/ca-certificates.crt"]
-    environment = {**os.environ, "LC_ALL": "C"}  # its words are read
-    done = subprocess.run(
-        command, input=wanted, text=True, capture_output=True, check=False, env=environment
+def prove(work: Path, spec: Spec, *, with_tensors: bool) -> None:
+    """BF16 and the MTP head, from the files themselves; without the tensors what can be known."""
+    config = read_json(work / "config.json")
+    index = read_json(work / INDEX) if INDEX in spec["files"] else None
+    head = Head(**spec["head"]) if spec["head"] is not None else None
+    if index is not None:
+        judged(index_complete(index, spec["files"]))
+        judged(judge_head(config, index, head))
+    if not with_tensors:
+        return
+    headers = {path: tensors.header(work / path) for path in spec["files"] if is_tensors(path)}
+    if index is not None:
+        judged(judge_index(index, headers))
+    judged(judge_head(config, index_of(headers), head))
+    judged(
+        judge_dtype({path: tensors.dtypes(found) for path, found in headers.items()}, spec["dtype"])
     )
-    return done.returncode, done.stdout + done.stderr
-
-
-def download_error(code: int, said: str, address: str, work: Path) -> OSError | JobError:
-    # aria2 ends with the code of the download that ended last, and another one may be to blame
-    if code == ARIA2_DISK_FULL or os.strerror(errno.ENOSPC) in said:
-        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(work))
-    reason = re.search(r"errorCode=\d+ (?!URI=)(.*)", said)
-    found = ARIA2.get(code) or (reason[1] if reason else "the download stopped")
-    remedy = "see that the box reaches the hub, then run the deploy again: it goes on from there"
-    if code == ARIA2_NOT_FOUND:
-        remedy = "see what became of this commit on the hub; if it is gone, pin the weights anew"
-    return JobError(
-        f"{found} (aria2 says {code}) at {address}", "every file of the pinned commit", remedy
-    )
-
-
-def watch(
-    work: Path, paths: list[str], spec: Spec, progress: Progress, finished: threading.Event
-) -> None:
-    total = sum(spec["files"][path]["size"] for path in paths)
-    while not finished.wait(1):
-        done = 0
-        for path in paths:
-            with contextlib.suppress(OSError):
-                done += (work / path).stat().st_blocks * 512  # the file is sparse while it grows
-        progress.say(min(done, total), total, "bytes")
-
-
-def prove(work: Path, spec: Spec) -> None:
-    """BF16 and the MTP head, from the files themselves."""
-    config, index = read_json(work / "config.json"), read_json(work / INDEX)
-    refusal = index_complete(index, spec["files"])
-    if refusal is None and spec["head"] is not None:
-        refusal = judge_head(config, index, Head(**spec["head"]))
-    if refusal is None:
-        headers = {path: dtypes(work / path) for path in spec["files"] if is_tensors(path)}
-        refusal = judge_dtype(headers, spec["dtype"])
-    if refusal is not None:
-        raise JobError(refusal.found, refusal.expected, refusal.remedy)
-
-
-def is_tensors(path: str) -> bool:
-    return path.endswith(".safetensors")
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
@@ -264,22 +259,3 @@ def read_json(path: Path) -> Mapping[str, Any]:
         raise JobError(
             f"{path.name}: {error}", "a file that vLLM can read", "pin the weights anew"
         ) from None
-
-
-def dtypes(path: Path) -> dict[str, int]:
-    """How many parameters of each dtype a safetensors file holds, from its header alone."""
-    numbers: Counter[str] = Counter()
-    try:
-        with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size)) if 0 < size < LONGEST_HEADER else {}
-        for name, tensor in header.items():
-            if name != "__metadata__":
-                numbers[tensor["dtype"]] += math.prod(tensor["shape"])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise JobError(
-            f"{path.name} does not begin with a safetensors header",
-            "a file that vLLM can read",
-            "pin the weights anew",
-        ) from None
-    return dict(numbers)

@@ -2,6 +2,7 @@
 
 A job is a unit `aibox-<name>.service` and a folder `/run/aibox/jobs/<name>` with three files:
 spec.json (what is to be done), progress.json (how far it is) and result.json (how it ended).
+A secret is no part of the task: it lies beside it, for root alone, until the work has read it.
 The folder is gone after a reboot, and so is the job: whoever wants the work done starts it again,
 and the work itself knows what is already there.
 """
@@ -22,6 +23,8 @@ from typing import Any
 from aibox.decide.refusal import Refusal
 
 FOLDER = Path("/run/aibox/jobs")
+SECRET = "secret"  # noqa: S105  a key of the task, no secret
+SECRET_FILE = "secret.json"  # noqa: S105  a name, no secret
 Spec = dict[str, Any]
 
 
@@ -36,7 +39,8 @@ class JobError(Exception):
 def write_whole(path: Path, content: str, mode: int = 0o644) -> None:
     """Write a file so that a reader sees the old content or the new, also after a power cut."""
     aside = path.with_name(f".{path.name}.new")
-    with aside.open("w") as file:
+    aside.unlink(missing_ok=True)
+    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -94,8 +98,11 @@ def is_active(name: str) -> bool:
 def start(name: str, verb: str, spec: Spec) -> str:
     """Start a job, or find the same one already running: "started" or "attached".
 
-    Raises JobError when a job of this name is running with another task.
+    spec["secret"], if any, is kept out of the task and given to the work alone. Raises JobError
+    when a job of this name is running with another task.
     """
+    spec = dict(spec)
+    secret = spec.pop(SECRET, None)
     folder = FOLDER / name
     wanted = {"verb": verb, **spec}
     if is_active(name):
@@ -109,11 +116,17 @@ def start(name: str, verb: str, spec: Spec) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_whole(folder / "spec.json", json.dumps(wanted))
+    if secret is not None:
+        write_whole(folder / SECRET_FILE, json.dumps(secret), mode=0o600)
     subprocess.run(["systemctl", "reset-failed", unit_of(name)], capture_output=True, check=False)
     command = ["systemd-run", "--quiet", "--collect", f"--unit={unit_of(name)}"]
     command += ["--property=Type=exec", "--property=UMask=0022"]
     command += [str(Path(sys.executable).with_name("aibox")), "job", "work", name]
-    subprocess.run(command, check=True)
+    try:
+        subprocess.run(command, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        (folder / SECRET_FILE).unlink(missing_ok=True)
+        raise
     return "started"
 
 
@@ -151,6 +164,7 @@ def work(
     """Do a job's work in this process and leave its result behind. Returns the exit code."""
     folder = jobs / name
     spec = json.loads((folder / "spec.json").read_text())
+    spec[SECRET] = read_secret(folder)
     try:
         result = {"ok": True, **verbs[spec["verb"]](spec, Progress(folder))}
     except FAILURES as error:
@@ -158,6 +172,16 @@ def work(
     print(json.dumps(result))
     write_whole(folder / "result.json", json.dumps(result))
     return 0 if result["ok"] else 1
+
+
+def read_secret(folder: Path) -> Any:
+    """What was given beside the task, which is then nowhere but in this process."""
+    try:
+        return json.loads((folder / SECRET_FILE).read_text())
+    except FileNotFoundError:
+        return None
+    finally:
+        (folder / SECRET_FILE).unlink(missing_ok=True)
 
 
 FAILURES = (JobError, OSError, subprocess.CalledProcessError)

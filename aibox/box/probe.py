@@ -84,7 +84,10 @@ def system(asked: dict[str, Any]) -> dict[str, Any]:
         "gpu": gpu(),
         "account": account(asked["user"]),
         "foreign_unit": foreign_unit(Path(asked["unit_file"]), Path(asked["deployed"])),
-        "sizes": {name: size_of(paths) for name, paths in asked["sizes"].items()},
+        "sizes": {
+            name: size_of(paths) + linkable(asked.get("linkable", {}).get(name))
+            for name, paths in asked["sizes"].items()
+        },
     }
 
 
@@ -128,6 +131,35 @@ def size_of(paths: list[str]) -> int:
     there = [path for path in paths if Path(path).exists()]
     found = text_of(["du", "-s", "--block-size=1", *there]) if there else None
     return sum(int(line.split()[0]) for line in (found or "").splitlines())
+
+
+def linkable(asked: dict[str, Any] | None) -> int:
+    """Bytes that need no room, because a hard link to what is there already will do.
+
+    asked: {"from": folder, "to": folders that may hold the file already, "files": {path: [size in
+    bytes, patterns below "from"]}}.
+    """
+    if asked is None or not Path(asked["from"]).is_dir():
+        return 0
+    place = Path(asked["to"][0])
+    while not place.exists():
+        place = place.parent
+    device, total = place.stat().st_dev, 0
+    for path, (size, patterns) in asked["files"].items():
+        there = any((Path(folder) / path).exists() for folder in asked["to"])
+        names = () if there else (n for p in patterns for n in Path(asked["from"]).glob(p))
+        if any(is_linkable(name, size, device) for name in names):
+            total += size
+    return total
+
+
+def is_linkable(name: Path, size: int, device: int) -> bool:
+    try:
+        found = name.stat()
+    except OSError:
+        return False
+    readable = found.st_mode & 0o444 == 0o444 and not found.st_mode & 0o7022
+    return readable and (found.st_size, found.st_dev) == (size, device)
 
 
 def account(name: str) -> dict[str, Any] | None:
@@ -340,18 +372,40 @@ def record_in(path: Path) -> dict[str, Any] | None:
 
 
 def weights(asked: dict[str, Any]) -> dict[str, Any]:
-    """What stands in a weights folder, and what its last verification recorded of it."""
+    """What stands in a weights folder, and what its last verification recorded of it.
+
+    "shared": the modes of files that have another name elsewhere as well.
+    """
     folder = Path(asked["folder"])
-    seen = {}
+    seen, shared = {}, {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
-        if path.is_file() and path.name != ".verified.json":
+        if path.is_file() and path.name not in (".verified.json", ".manifest.json"):
             status = path.stat()
             seen[str(path.relative_to(folder))] = [
                 status.st_size,
                 status.st_mtime_ns,
                 status.st_ino,
             ]
-    return {"seen": seen, "verified": record_in(folder / ".verified.json")}
+            if status.st_nlink > 1:
+                shared[str(path.relative_to(folder))] = status.st_mode
+    return {
+        "seen": seen,
+        "shared": shared,
+        "verified": record_in(folder / ".verified.json"),
+        "listed": record_in(folder / ".manifest.json"),
+    }
+
+
+def commits(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """The folders of a model's commits, each with the time at which it was complete."""
+    folder = Path(asked["folder"])
+    found = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.is_dir() and not path.is_symlink():
+            listed = path / ".manifest.json"
+            finished = listed.stat().st_mtime if listed.is_file() else None
+            found.append({"name": path.name, "finished": finished})
+    return found
 
 
 # --- the question "server" ---------------------------------------------------------------------
@@ -1156,6 +1210,7 @@ QUESTIONS = {
     "releases": releases,
     "compiled": compiled,
     "weights": weights,
+    "commits": commits,
     "server": server,
     "owners": owners,
     "foreign": foreign,

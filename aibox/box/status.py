@@ -156,7 +156,14 @@ def weights(folder: Path, *, full: bool) -> tuple[Entry, ...] | None:
         return file["sha256"] if file and file["stamp"] == stamp and not full else None
 
     found = contents.entries(folder, manifest.left_out_of_weights, known)
-    return None if found is None else tuple(found)
+    return None if found is None else tuple(without_owners(folder, entry) for entry in found)
+
+
+def without_owners(folder: Path, entry: Entry) -> Entry:
+    """A file that is hard-linked with a person's own counts as ours: its owner is the person's."""
+    if entry.kind == "file" and (folder / entry.path).lstat().st_nlink > 1:
+        return replace(entry, user="root", group="root", mode="644")
+    return entry
 
 
 def drop_ins(unit: Mapping[str, str]) -> tuple[Entry, ...]:

@@ -1,6 +1,6 @@
 """Do the files hold what the card promises: the MTP head, and unquantised parameters?"""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -44,7 +44,10 @@ _QUANTISED = ("F8", "F6", "F4", "I8", "U8", "I4", "U4")
 def judge_head(
     config: Mapping[str, object], index: Mapping[str, object], head: HeadShape | None
 ) -> Refusal | None:
-    """Whether config.json and model.safetensors.index.json both show the head of the card."""
+    """Whether config.json and the tensors' names both show the head of the card.
+
+    index: model.safetensors.index.json, or `index_of` what stands in the files' own headers.
+    """
     if head is None:
         return None
     layers = _config_value(config, head.config_key)
@@ -61,7 +64,37 @@ def judge_head(
         return None
     if count == 0 and layers is not None:
         found += ": the head was stripped, the MTP flag would not help"
+    elif count and layers is None:
+        found += ": the head is there, but vLLM would not find it"
     return Refusal(found, expected, REMEDY)
+
+
+def index_of(names: Mapping[str, Collection[str]]) -> dict[str, object]:
+    """What an index would say. names: file -> the tensors that its header lists."""
+    return {"weight_map": {name: file for file in sorted(names) for name in names[file]}}
+
+
+def judge_index(
+    index: Mapping[str, object], names: Mapping[str, Collection[str]]
+) -> Refusal | None:
+    """Whether every tensor of the index is in the file that it names.
+
+    names: file -> the tensors that its header lists.
+    """
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, Mapping):
+        return None
+    missing = sorted(
+        str(tensor) for tensor, file in weight_map.items() if tensor not in names.get(str(file), ())
+    )
+    if not missing:
+        return None
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    return Refusal(
+        f"the index names tensors that are not in their files: {', '.join(missing[:3])}{more}",
+        "an index that tells what the files hold",
+        REMEDY,
+    )
 
 
 def _config_value(config: Mapping[str, object], key: str) -> object:

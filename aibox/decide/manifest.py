@@ -27,13 +27,15 @@ LEFT_OUT = (
     ("venvs: the version lines of pyvenv.cfg", "the distribution's own Python, which is recorded"),
     ("venvs: flashinfer/data/aot and kernels.json", "kernels that the box's own compiler made"),
     ("weights: .verified.json", "times and inodes of the files, whose sums are compared"),
+    ("weights: owner and mode of hard-linked files", "they are those of the person's own file"),
     (f"{STATE_FOLDER}/proof.json", "what a proof measured"),
     ("/var/cache and the server's folder in /var/lib", "downloads and what the server compiled"),
     ("numbers of users and groups", "the next free ones; the names are compared"),
     ("secrets: their content", "each box has its own; owner and mode are compared"),
 )
 VENV_CONFIG = "pyvenv.cfg"
-WEIGHTS_RECORD = ".verified.json"
+WEIGHTS_RECORD = ".verified.json"  # the stamps of the last verification, for root alone
+WEIGHTS_LIST = ".manifest.json"  # path, size and sha256 of each file, written last
 
 
 @dataclass(frozen=True)

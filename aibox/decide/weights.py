@@ -87,27 +87,63 @@ class FileStamp:
 
 @dataclass(frozen=True)
 class WeightsPlan:
-    """Sorted paths: to fetch, to hash (right size, but not verified as it lies), and not ours."""
+    """Sorted paths: to fetch, to hash (right size, but not verified as it lies), and not ours.
+
+    listed: whether the folder's own list of its content says what the lock says.
+    """
 
     fetch: tuple[str, ...]
     hash_again: tuple[str, ...]
     foreign: tuple[str, ...]
+    listed: bool = True
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left to fetch or to hash."""
-        return not self.fetch and not self.hash_again
+        """Whether nothing is left to fetch, to hash, to write down or to refuse."""
+        return not self.fetch and not self.hash_again and self.listed and not self.strays
+
+    @property
+    def strays(self) -> tuple[str, ...]:
+        """Weights that the lock does not know: vLLM might load them with the others."""
+        return tuple(path for path in self.foreign if is_stray(path))
+
+
+def is_stray(path: str) -> bool:
+    """Whether a file that is not the lock's endangers what is served; vLLM reads no subfolder."""
+    return path.endswith(".safetensors") and "/" not in path
+
+
+def strays_refusal(folder: str, strays: Collection[str]) -> Refusal | None:
+    """Why weights beside those of the lock are not left alone."""
+    if not strays:
+        return None
+    names = sorted(strays)
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return Refusal(
+        f"{', '.join(names[:3])}{more} in {folder}: no file of this commit",
+        "the weights of the lock alone: vLLM may load whatever .safetensors lies there",
+        f"move it away: mv {folder}/{names[0]} /srv/",
+    )
+
+
+def content(lock: Mapping[str, LockedFile], commit: str) -> dict[str, object]:
+    """The list of a complete folder's content, the same on every box."""
+    files = {path: {"size": lock[path].size, "sha256": lock[path].sha256} for path in sorted(lock)}
+    return {"commit": commit, "files": files}
 
 
 def plan(
     files: Mapping[str, LockedFile],
     seen: Mapping[str, FileStamp],
     recorded: Mapping[str, tuple[FileStamp, str]],
+    *,
+    listed: bool = True,
 ) -> WeightsPlan:
     """What is to be done so that every file of a lock lies there, verified.
 
     files: those of the lock. seen: the files in the folder. recorded: stamp and sha256 from the
-    last verification; a file that still shows that stamp is not read again.
+    last verification; a file that still shows that stamp is not read again. listed: whether the
+    folder's list of its content is there, and says the same as the lock.
     """
     fetch, hash_again = [], []
     for path, wanted in files.items():
@@ -121,7 +157,9 @@ def plan(
         else:
             hash_again.append(path)
     foreign = [path for path in seen if path not in files]
-    return WeightsPlan(tuple(sorted(fetch)), tuple(sorted(hash_again)), tuple(sorted(foreign)))
+    return WeightsPlan(
+        tuple(sorted(fetch)), tuple(sorted(hash_again)), tuple(sorted(foreign)), listed
+    )
 
 
 def index_complete(index: Mapping[str, object], files: Collection[str]) -> Refusal | None:
@@ -145,3 +183,34 @@ def index_complete(index: Mapping[str, object], files: Collection[str]) -> Refus
         "every shard of the index in the lock",
         "make the lock anew; an engine would load a part of the model without a word",
     )
+
+
+# --- commits that are no longer served -----------------------------------------------------------
+
+_COMMIT = r"[0-9a-f]{40}"
+_UNFINISHED = re.compile(rf"\.(?:partial|removed)-({_COMMIT})")
+
+
+@dataclass(frozen=True)
+class CommitFolder:
+    """A folder beside the served commit. finished: when it was complete (epoch s), None: never."""
+
+    name: str
+    finished: float | None
+
+
+def superseded(
+    found: Collection[CommitFolder], current: str, served_before: str | None
+) -> tuple[str, ...]:
+    """Names of the folders that can go once `current` has proven itself, sorted.
+
+    One other commit is kept: the one served before, or the newest. Downloads of other commits that
+    never ended go too, and so does what a killed removal left. Names of another kind are not ours.
+    """
+    commits = {one.name: one.finished or 0.0 for one in found if re.fullmatch(_COMMIT, one.name)}
+    others = sorted(commits.keys() - {current}, key=lambda name: (commits[name], name))
+    kept = served_before if served_before in others else (others[-1] if others else None)
+    unfinished = {one.name for one in found if _UNFINISHED.fullmatch(one.name)}
+    if current not in commits:
+        unfinished.discard(f".partial-{current}")
+    return tuple(sorted({*(name for name in others if name != kept), *unfinished}))

@@ -285,9 +285,9 @@ KINDS = {
         2,
         *edited(
             "/var/lib/dpkg/status",
-            "/^Package: aria2$/,/^Status/s/^Status.*/Status: deinstall ok config-files/",
+            "/^Package: python3-venv$/,/^Status/s/^Status.*/Status: deinstall ok config-files/",
         ),
-        ("Base: to be installed: aria2",),
+        ("Base: to be installed: python3-venv",),
     ),
     "a user whose own group is ours": Drift(
         2, "useradd -g vllm alice", "userdel alice", ("foreign: member alice of vllm",)
@@ -297,9 +297,15 @@ KINDS = {
     ),
     "a file among the weights": Drift(
         2,
+        f"touch {WEIGHTS}/extra.txt",
+        f"rm {WEIGHTS}/extra.txt",
+        (f"foreign: file {WEIGHTS}/extra.txt",),
+    ),
+    "weights beside those of the lock": Drift(
+        2,
         f"touch {WEIGHTS}/extra.safetensors",
         f"rm {WEIGHTS}/extra.safetensors",
-        (f"foreign: file {WEIGHTS}/extra.safetensors",),
+        ("Weights: extra.safetensors is no file of this commit, and vLLM may load it",),
     ),
     "a service older than its file": Drift(
         3, *touched(UNIT), ("Server: it is older than its unit file",)

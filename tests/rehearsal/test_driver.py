@@ -143,7 +143,7 @@ def install_past_hold_and_pin(box: Box, version: str, module: str = by_hand.OPEN
     """As somebody does it on a deployed box; the driver that is loaded stays."""
     names = (*by_hand.USERLAND, "nvidia-modprobe", module)
     box.run(
-        "DEBIAN_FRONTEND=noninteractive apt-get -qy --allow-change-held-packages "
+        "apt-mark unhold $(apt-mark showhold); DEBIAN_FRONTEND=noninteractive apt-get -qy "
         "--allow-downgrades --no-install-recommends install "
         + " ".join(f"{name}={version}-1" for name in names)
     )

@@ -19,7 +19,7 @@ import pytest
 
 from aibox.decide.pins import judge_paths, read_by_vllm
 from aibox.decide.weights import WeightsLock
-from tasks import pin
+from tasks import hub_token, pin
 from tests.rehearsal.emulation.hub import MODELS, PROJECT, Hub
 
 NAME = "tiny-qwen3.5-mtp"
@@ -124,6 +124,23 @@ def test_pinning_the_tiny_model_makes_the_lock_of_the_tree(cards: Path, hub: Hub
     assert [path.name for path in cards.iterdir() if path.name.startswith(".")] == []
     again = pinned(cards, hub.url)
     assert (again.returncode, "is as the hub says" in again.stdout) == (0, True), again.stdout
+
+
+def test_the_makefile_pins_too_and_says_what_it_wants(cards: Path, hub: Hub) -> None:
+    options = f"--cards {cards} --hub {hub.url}"
+    done = made(f"MODEL={NAME}", f"OPTIONS={options}")
+    assert done.returncode == 0, done.stderr
+    assert (cards / LOCK).read_text() == (CARDS / LOCK).read_text()
+    assert "make lock-model MODEL=" in made().stdout
+    with pytest.raises(SystemExit) as error:
+        pin.main(["--nonsense"])
+    assert error.value.code == 1
+
+
+def made(*words: str) -> subprocess.CompletedProcess[str]:
+    """`make lock-model`, in the environment that the tests run in: it is complete."""
+    command = ["make", "-s", "-o", "env", "lock-model", *words]
+    return subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False)
 
 
 def fetched(hub: Hub) -> list[str]:
@@ -231,17 +248,17 @@ def test_the_token_file_is_used_and_must_be_private(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "hub-token"
-    monkeypatch.setattr(pin, "TOKEN_FILE", file)
+    monkeypatch.setattr(hub_token, "TOKEN_FILE", file)
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    assert pin.token() is None
+    assert hub_token.token() is None
     file.write_text("hf_of_the_file\n")
     file.chmod(0o644)
-    with pytest.raises(pin.PinError, match="chmod 600"):
-        pin.token()
+    with pytest.raises(hub_token.TokenError, match="chmod 600"):
+        hub_token.token()
     file.chmod(stat.S_IRUSR | stat.S_IWUSR)
-    assert pin.token() == "hf_of_the_file"
+    assert hub_token.token() == "hf_of_the_file"
     monkeypatch.setenv("HF_TOKEN", "hf_of_the_environment")
-    assert pin.token() == "hf_of_the_environment"
+    assert hub_token.token() == "hf_of_the_environment"
 
 
 def test_a_hub_that_is_not_there(cards: Path) -> None:

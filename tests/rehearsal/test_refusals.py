@@ -403,7 +403,7 @@ def test_a_model_that_is_not_pinned_is_refused(box: Box, hub: Hub, tmp_path: Pat
         ended = deploy({box: data}, "-y")
     (fault,) = settings_faults(ended)
     assert "qwen3.8-27b has no weights lock" in fault
-    assert fault.endswith("make it with `python -m tasks.pin qwen3.8-27b`")
+    assert fault.endswith("make it with `make lock-model MODEL=qwen3.8-27b`")
 
 
 # --- boxes that are not there -------------------------------------------------------------------

@@ -220,7 +220,7 @@ def test_a_patched_release_is_another_one(box: Box, hub: Hub, tmp_path: Path) ->
     [recorded] = json.loads(box.run(f"cat {folder}/release.json").stdout)["patches"]
     assert list(recorded["files"]) == ["vllm/py.typed"]
 
-    patch.write_text(diff.replace("+patched", "+patched\n-gone").replace("+1 @@", "+1 @@ x"))
+    patch.write_text(diff.replace("@@ -0,0 +1 @@", "@@ -1 +1 @@\n-gone"))
     wrong = {**entry, "sha256": hashlib.sha256(patch.read_bytes()).hexdigest()}
     failed_in_words(deploy({box: {**data, "release_patches": [wrong]}}, "-y"), "does not apply")
     assert serves_from(box) == folder

@@ -181,7 +181,7 @@ def test_a_wrong_weights_lock_is_refused_with_the_command(
     with pytest.raises(CardError) as caught:
         load_weights_lock(tmp_path, "x")
     assert words in str(caught.value)
-    assert "python -m tasks.pin x" in str(caught.value)
+    assert "make lock-model MODEL=x" in str(caught.value)
 
 
 json_values = st.recursive(

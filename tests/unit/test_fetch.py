@@ -2,13 +2,15 @@
 
 import hashlib
 import json
+import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aibox.box import fetch, probe
+from aibox.box import fetch, hashing, probe, tensors
 from aibox.box.job import JobError, Progress
 from aibox.decide.weights import FileStamp, WeightsLock, WeightsPlan, plan
 from tests.unit.conftest import ROOT
@@ -16,6 +18,7 @@ from tests.unit.conftest import ROOT
 MODELS = ROOT / "tests/rehearsal/emulation/models/rehearsal"
 LOCK = ROOT / "tests/rehearsal/group_data/models/tiny-qwen3.5-mtp.lock.json"
 SHARD = "model-00001-of-00001.safetensors"
+RECORDS = {".verified.json", ".manifest.json"}
 HEAD = {
     "config_key": "mtp_num_hidden_layers",
     "layers": 1,
@@ -47,9 +50,9 @@ def partial(folder: Path) -> Path:
 
 
 def test_files_that_are_whole_are_taken_over(spec: dict[str, Any], progress: Progress) -> None:
-    assert fetch.fetch(spec, progress) == {"fetched": []}
+    assert fetch.fetch(spec, progress) == {"fetched": [], "notes": []}
     folder = Path(spec["folder"])
-    assert {file.name for file in folder.iterdir()} == {*spec["files"], ".verified.json"}
+    assert {file.name for file in folder.iterdir()} == {*spec["files"], *RECORDS}
     assert not partial(folder).exists()
 
 
@@ -96,15 +99,71 @@ def test_weights_that_are_not_the_cards_never_get_their_folder(
 
 
 def test_a_model_without_a_head_needs_none(spec: dict[str, Any], progress: Progress) -> None:
-    assert fetch.fetch(spec | {"head": None}, progress) == {"fetched": []}
+    assert fetch.fetch(spec | {"head": None}, progress) == {"fetched": [], "notes": []}
 
 
 def test_a_lock_without_a_shard_of_the_index_is_refused(
     spec: dict[str, Any], progress: Progress
 ) -> None:
     del spec["files"][SHARD]
+    (partial(Path(spec["folder"])) / SHARD).unlink()
     with pytest.raises(JobError, match="shards that the lock lacks"):
         fetch.fetch(spec, progress)
+
+
+def test_a_model_in_a_single_file_needs_no_index(spec: dict[str, Any], progress: Progress) -> None:
+    index = "model.safetensors.index.json"
+    (partial(Path(spec["folder"])) / index).unlink()
+    del spec["files"][index]
+    assert fetch.fetch(spec, progress)["fetched"] == []
+    with pytest.raises(JobError, match="15 tensors named"):
+        fetch.fetch(spec | {"head": {**HEAD, "tensors": 16}}, progress)
+
+
+def test_weights_that_the_lock_does_not_know_are_refused_by_name(
+    spec: dict[str, Any], progress: Progress
+) -> None:
+    (partial(Path(spec["folder"])) / "extra.safetensors").write_bytes(b"x")
+    with pytest.raises(JobError, match=r"extra\.safetensors in .*: no file of this commit"):
+        fetch.fetch(spec, progress)
+
+
+def test_a_disk_without_room_is_told_before_anything_is_fetched(
+    spec: dict[str, Any], progress: Progress
+) -> None:
+    spec["files"]["huge.bin"] = {"size": 10**18, "sha256": "0" * 64}
+    with pytest.raises(JobError, match="GB free on the disk of"):
+        fetch.fetch(spec, progress)
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_truncated_file_is_removed_unread(
+    spec: dict[str, Any], progress: Progress, size: int
+) -> None:
+    shard = partial(Path(spec["folder"])) / SHARD
+    os.truncate(shard, size)
+    verified = fetch.verify(shard.parent, spec, progress)
+    assert set(spec["files"]) - set(verified) == {SHARD}
+    assert not shard.exists()
+
+
+def test_what_was_verified_is_not_read_again_until_it_is_asked_for(
+    spec: dict[str, Any], progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch.fetch(spec, progress)
+    read: list[Path] = []
+    sums = hashing.sums
+
+    def noted(files: Iterable[Path], progress: Progress) -> dict[Path, str | None]:
+        chosen = list(files)
+        read.extend(chosen)
+        return sums(chosen, progress)
+
+    monkeypatch.setattr("aibox.box.hashing.sums", noted)
+    fetch.fetch(spec, progress)
+    assert read == []
+    fetch.fetch(spec | {"full": True}, progress)
+    assert len(read) == len(spec["files"])
 
 
 def files_of(folder: Path, **contents: str) -> dict[str, Any]:
@@ -117,14 +176,14 @@ def files_of(folder: Path, **contents: str) -> dict[str, Any]:
 def test_verifying_keeps_the_right_removes_the_wrong_and_leaves_the_unfinished(
     tmp_path: Path, progress: Progress
 ) -> None:
-    spec = files_of(tmp_path, a="right", b="wrong", c="wrong", **{"c.aria2": ""})
+    spec = files_of(tmp_path, a="right", b="wrong", c="wrong", **{"c.pieces": ""})
     verified = fetch.verify(tmp_path, spec, progress, keep_unfinished=True)
     status = (tmp_path / "a").stat()
     assert {path: one["stamp"] for path, one in verified.items()} == {
         "a": [5, status.st_mtime_ns, status.st_ino]
     }
     assert sorted(file.name for file in tmp_path.iterdir() if file.is_file()) == [
-        *("a", "c", "c.aria2"),
+        *("a", "c", "c.pieces"),
     ]
 
 
@@ -142,7 +201,7 @@ def test_verified_files_can_be_read_by_the_server(tmp_path: Path, progress: Prog
 
 
 def test_the_types_of_a_file_are_in_its_header() -> None:
-    counted = fetch.dtypes(MODELS / "tiny-qwen3.5-mtp" / SHARD)
+    counted = tensors.dtypes(tensors.header(MODELS / "tiny-qwen3.5-mtp" / SHARD))
     header = 8 + int.from_bytes((MODELS / "tiny-qwen3.5-mtp" / SHARD).read_bytes()[:8], "little")
     size = (MODELS / "tiny-qwen3.5-mtp" / SHARD).stat().st_size
     width = {"BF16": 2, "F32": 4}
@@ -156,9 +215,9 @@ def safetensors(header: object) -> bytes:
 
 
 def test_a_scalar_is_one_parameter(tmp_path: Path) -> None:
-    tensors = {"a": {"dtype": "F32", "shape": []}, "b": {"dtype": "BF16", "shape": [3, 0]}}
-    (tmp_path / "x").write_bytes(safetensors({"__metadata__": {"format": "pt"}, **tensors}))
-    assert fetch.dtypes(tmp_path / "x") == {"F32": 1, "BF16": 0}
+    two = {"a": {"dtype": "F32", "shape": []}, "b": {"dtype": "BF16", "shape": [3, 0]}}
+    (tmp_path / "x").write_bytes(safetensors({"__metadata__": {"format": "pt"}, **two}))
+    assert tensors.dtypes(tensors.header(tmp_path / "x")) == {"F32": 1, "BF16": 0}
 
 
 @pytest.mark.parametrize(
@@ -174,64 +233,13 @@ def test_a_scalar_is_one_parameter(tmp_path: Path) -> None:
 def test_what_is_no_safetensors_file_is_told(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(JobError, match="x does not begin with a safetensors header"):
-        fetch.dtypes(tmp_path / "x")
+        tensors.header(tmp_path / "x")
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 8, b"\xff" * 8])
 def test_a_file_without_a_header_has_no_parameters(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x").write_bytes(content)
-    assert fetch.dtypes(tmp_path / "x") == {}
-
-
-# Word for word what aria2 1.36 prints.
-REFUSED_CONNECTION = """
-11/29 17:03:46 [ERROR] CUID#17 - Download aborted. URI=http://hub/vocab.json
-Exception: [AbstractCommand.cc:856] errorCode=1 Failed to establish connection, cause: Connection \
-refused
-"""
-NOT_FOUND = """
-Exception: [AbstractCommand.cc:351] errorCode=3 URI=http://hub/vocab.json
-  -> [HttpSkipResponseCommand.cc:218] errorCode=3 Resource not found
-"""
-
-
-@pytest.mark.parametrize(
-    ("code", "said", "found", "remedy"),
-    [
-        (
-            *(1, REFUSED_CONNECTION),
-            "Failed to establish connection, cause: Connection refused (aria2 says 1) at http://h",
-            "reaches the hub",
-        ),
-        (
-            *(3, NOT_FOUND),
-            "a file of the lock is not on the hub (aria2 says 3) at http://h",
-            "pin the weights anew",
-        ),
-        (
-            *(29, ""),
-            "the hub is overloaded, or down for maintenance (aria2 says 29) at http://h",
-            "run the deploy again",
-        ),
-        (
-            *(77, "nothing of note"),
-            "the download stopped (aria2 says 77) at http://h",
-            "run the deploy again",
-        ),
-    ],
-)
-def test_a_failed_download_says_why(code: int, said: str, found: str, remedy: str) -> None:
-    error = fetch.download_error(code, said, "http://h", Path("/srv"))
-    assert isinstance(error, JobError)
-    assert error.refusal.found == found
-    assert remedy in error.refusal.remedy
-
-
-@pytest.mark.parametrize(("code", "said"), [(9, ""), (1, "cause: No space left on device")])
-def test_a_full_disk_is_a_full_disk(code: int, said: str) -> None:
-    error = fetch.download_error(code, said, "http://h", Path("/srv"))
-    assert isinstance(error, OSError)
-    assert (error.errno, error.filename) == (28, "/srv")
+    assert tensors.dtypes(tensors.header(tmp_path / "x")) == {}
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "\ud800"])

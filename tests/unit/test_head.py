@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from aibox.decide.head import Head, judge_dtype, judge_head
+from aibox.decide.head import Head, index_of, judge_dtype, judge_head, judge_index
 
 HEAD = Head("mtp_num_hidden_layers", 1, "mtp.", 15)
 SHARD = "model-00001-of-00001.safetensors"
@@ -31,6 +31,7 @@ def test_a_card_without_a_head_asks_for_none() -> None:
         ({"mtp_num_hidden_layers": 1}, index(0), "stripped, the MTP flag would not help"),
         ({"text_config": {"mtp_num_hidden_layers": 1}}, {}, "the MTP flag would not help"),
         ({}, index(15), "config.json has no mtp_num_hidden_layers"),
+        ({}, index(15), "the head is there, but vLLM would not find it"),
         ({}, index(0), "the index lists 0 tensors named mtp.*"),
         ({"mtp_num_hidden_layers": 1}, index(14), "the index lists 14 tensors"),
         ({"mtp_num_hidden_layers": 0}, index(15), '"mtp_num_hidden_layers": 0'),
@@ -81,3 +82,31 @@ def test_other_weights_are_refused_with_their_shares(
     assert refusal is not None
     assert words in refusal.found
     assert "BF16" in refusal.expected
+
+
+NEXTN = Head("num_nextn_predict_layers", 1, "model.layers.61.", 3)
+NEXTN_TENSORS = [
+    *(f"model.layers.61.{name}" for name in ("eh_proj.weight", "enorm.weight", "hnorm.weight")),
+    *("model.layers.6.mlp.weight", "lm_head.weight"),
+]
+
+
+def test_the_card_names_the_family_of_the_head() -> None:
+    """A head that is one more layer, and a model without an index."""
+    headers = {"model.safetensors": NEXTN_TENSORS}
+    assert judge_head({"num_nextn_predict_layers": 1}, index_of(headers), NEXTN) is None
+    refusal = judge_head({"mtp_num_hidden_layers": 1}, index_of(headers), NEXTN)
+    assert refusal is not None and "config.json has no num_nextn_predict_layers" in refusal.found
+    stripped = {"model.safetensors": NEXTN_TENSORS[3:]}
+    refusal = judge_head({"num_nextn_predict_layers": 1}, index_of(stripped), NEXTN)
+    assert refusal is not None and "the head was stripped" in refusal.found
+
+
+def test_an_index_that_names_more_than_the_files_hold_is_refused() -> None:
+    index = {"weight_map": {"a": "1", "b": "2", "mtp.c": "2"}}
+    assert judge_index(index, {"1": ["a"], "2": ["b", "mtp.c", "d"]}) is None
+    refusal = judge_index(index, {"1": ["a"], "2": ["b"]})
+    assert refusal is not None
+    assert refusal.found == "the index names tensors that are not in their files: mtp.c"
+    refusal = judge_index(index, {"1": ["a", "b", "mtp.c"]})
+    assert refusal is not None and refusal.found.endswith("b, mtp.c")

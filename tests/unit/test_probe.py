@@ -61,12 +61,14 @@ def test_every_file_of_the_weights_is_seen(tmp_path: Path) -> None:
     status = (tmp_path / "deep/x").stat()
     assert probe.weights({"folder": str(tmp_path)}) == {
         "seen": {"deep/x": [5, status.st_mtime_ns, status.st_ino]},
+        "shared": {},
         "verified": {"files": {}},
+        "listed": None,
     }
 
 
 def test_weights_that_are_not_there_are_nothing(tmp_path: Path) -> None:
-    nothing: dict[str, Any] = {"seen": {}, "verified": None}
+    nothing: dict[str, Any] = {"seen": {}, "shared": {}, "verified": None, "listed": None}
     assert probe.weights({"folder": str(tmp_path / "none")}) == nothing
 
 

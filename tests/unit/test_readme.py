@@ -20,7 +20,7 @@ RUN_BY = {
     "make test": (".ci/run", "make test"),
     "make rehearsal-down": (".ci/run", "rehearsal-down"),
     ". .venv/bin/activate": ("tests/unit/test_readme.py", ACTIVATED),
-    "python -m tasks.pin qwen3.8-27b": ("tests/rehearsal/test_pin.py", "tasks.pin"),
+    "make lock-model MODEL=qwen3.8-27b": ("tests/rehearsal/test_pin.py", "make lock-model"),
     "pyinfra inventory deploy.py": (
         "tests/rehearsal/test_literal_command.py",
         "pyinfra inventory deploy.py",

@@ -338,7 +338,7 @@ def test_weights_without_a_lock_name_the_command(
     load: Load, data: dict[str, Any], project: Path
 ) -> None:
     (project / "group_data/models/qwen3.8-27b.lock.json").unlink()
-    assert "make it with `python -m tasks.pin qwen3.8-27b`" in the_fault_with(load)
+    assert "make it with `make lock-model MODEL=qwen3.8-27b`" in the_fault_with(load)
     unpinned = load_settings({"box": data}, project, (), need_weights=False)["box"]
     with pytest.raises(LookupError):
         _ = unpinned.weights
