@@ -295,7 +295,7 @@ def test_what_keeps_the_driver_is_laid_down_again(
 
 @pytest.mark.long
 def test_a_boot_without_nvidia_uvm(served: Box, hub: Hub) -> None:
-    reboot(served, "rm -f /etc/modules-load.d/{aibox-nvidia,nvidia-uvm}.conf")
+    reboot(served, "cd /etc/modules-load.d && rm aibox-nvidia.conf nvidia-uvm.conf")
     assert not judge.host_of(served).file("/dev/nvidia-uvm").exists
     with reboots(served, 0):
         run_well(served, hub)
@@ -306,8 +306,7 @@ def test_a_boot_without_nvidia_uvm(served: Box, hub: Hub) -> None:
 
 def test_a_newer_kernel_gets_its_module_before_it_boots(served: Box, hub: Hub) -> None:
     served.run(f"mkdir /lib/modules/{OTHER_KERNEL} && touch /boot/vmlinuz-{OTHER_KERNEL}")
-    shown = deploy({served: data_of(hub)}, "--dry", "--diff").said
-    assert f"linux-headers-{OTHER_KERNEL} is not installed" in shown, shown
+    assert f"Driver {DRIVER}, open modules" in planned(served, hub)
     with reboots(served, 0):
         run_well(served, hub)
     assert f"nvidia/{DRIVER}, {OTHER_KERNEL}, x86_64: installed" in served.run("dkms status").stdout

@@ -59,7 +59,7 @@ def _healthy(store: Hub) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def box(layers: Callable[[str], str | None]) -> Iterator[Box]:
-    with Box.up("w5-weights", layer=layers("serving"), owned=True) as made:
+    with Box.up("weights", layer=layers("serving"), owned=True) as made:
         made.run("systemctl start vllm-coder")
         yield made
 
