@@ -123,7 +123,10 @@ def killed(spec: Spec, folder: Path, store: Hub, share: float) -> int:
     return sent(store)
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(
+    "share",
+    [pytest.param(0.1, marks=pytest.mark.long), 0.5, pytest.param(0.9, marks=pytest.mark.long)],
+)
 def test_a_killed_download_fetches_what_was_missing_and_little_more(
     spec_of: Callable[..., Spec], store: Hub, progress: Progress, tmp_path: Path, share: float
 ) -> None:
@@ -140,6 +143,7 @@ def test_a_killed_download_fetches_what_was_missing_and_little_more(
     assert fetch.check(spec, progress) == {"wrong": []}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", ["empty journal", "no journal", "torn line", "a hole"])
 def test_what_a_power_cut_can_leave_behind_is_no_obstacle(
     spec_of: Callable[..., Spec], store: Hub, progress: Progress, tmp_path: Path, damage: str

@@ -14,6 +14,9 @@ from tests.rehearsal.conftest import MakeBox
 from tests.rehearsal.emulation import gpu
 from tests.rehearsal.emulation.hub import Hub
 
+# Of the rehearsal itself; every deploy of the short tests stands on it too.
+pytestmark = pytest.mark.long
+
 OPEN_MODULE = "NVIDIA UNIX Open Kernel Module for x86_64  580.178.04"
 BLACKLIST = "/etc/modprobe.d/nouveau.conf"
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"

@@ -24,8 +24,7 @@ from tests.rehearsal.stepping import stepping
 SAMPLE = (
     "power-cut-in-driver",
     "pyinfra-killed-in-reboot",
-    "ssh-cut-in-weights",
-    "power-cut-in-switch",
+    "ssh-cut-in-switch",
     "disk-full-in-unit",
 )
 

@@ -33,6 +33,9 @@ from tests.rehearsal.emulation.nvidia_repository import (
 )
 from tests.rehearsal.machine import CHECKOUT, cache_folder, environment
 
+# Of the rehearsal itself; every deploy of the short tests stands on it too.
+pytestmark = pytest.mark.long
+
 KERNEL = os.uname().release
 HEADLESS = ["nvidia-driver-cuda", "nvidia-kernel-open-dkms"]
 SUITES = {"debian12": "bookworm", "debian13": "trixie"}

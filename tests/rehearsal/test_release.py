@@ -156,6 +156,7 @@ def test_a_job_goes_on_without_its_control_and_is_followed_by_the_next(
     assert starts(box) == before + 1
 
 
+@pytest.mark.long
 def test_a_connection_that_is_cut_is_told_and_the_work_goes_on(
     box: Box, slow_wheel: Hub, next_lock: Callable[[], Data]
 ) -> None:
@@ -201,6 +202,7 @@ def test_older_releases_go_and_the_way_back_stays(box: Box, next_lock: Callable[
     assert left == names
 
 
+@pytest.mark.long
 def test_a_patched_release_is_another_one(box: Box, hub: Hub, tmp_path: Path) -> None:
     source = Path(vllm_standin.__file__).parent / "src/vllm/py.typed"
     assert source.read_bytes() == b""

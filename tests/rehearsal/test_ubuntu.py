@@ -44,7 +44,10 @@ def data(hub: Hub, version: str) -> HostData:
     return {**standin(hub.url), "driver_version": version, "reboot_while_serving": True}
 
 
-@pytest.mark.parametrize("version", SETS)
+@pytest.mark.parametrize(
+    "version",
+    ["580.178.04", pytest.param("595.71.05", marks=pytest.mark.long)],
+)
 def test_the_plan_names_ubuntus_packages(box: Box, hub: Hub, version: str) -> None:
     found = check({box: data(hub, version)})
     assert found.code == 2, found.said

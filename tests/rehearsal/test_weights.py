@@ -128,6 +128,7 @@ def test_a_killed_download_goes_on_where_it_stopped(
     sums_are_right(box, spec)
 
 
+@pytest.mark.long
 def test_after_a_power_cut_a_download_goes_on(
     box: Box, store: Hub, spec_of: Callable[[str], Spec]
 ) -> None:
