@@ -12,7 +12,7 @@ from aibox.decide import driver, driver_sources
 from aibox.decide.driver_evidence import Evidence
 from aibox.decide.driver_refusals import next_boot_refusal, reboot_refusal
 from aibox.decide.refusal import Refusal
-from aibox.decide.vram import VramReport, judge, power_reasons, power_refusal
+from aibox.decide.vram import Card, VramReport, judge, power_reasons, power_refusal
 from tasks import ledger, preflight
 from tasks.box import AIBOX, Box
 from tasks.drift_report import because
@@ -93,6 +93,7 @@ def power_limited(box: Box) -> None:
     if watts is None:
         gone(name="No power limit of ours", path=POWER_UNIT_FILE, unit=driver_sources.POWER_UNIT)
         return
+    power_limit_allowed(name=f"The card allows {watts} W", box=box)
     laid_down(
         name=f"Power limit {watts} W",
         path=POWER_UNIT_FILE,
@@ -262,25 +263,38 @@ def is_pending(box: Box) -> bool:
 
 
 @operation()
+def power_limit_allowed(box: Box) -> Commands:
+    """Refused before the unit is laid down: a first driver is what can say what the card allows."""
+    card, watts = card_with_power(box), box.settings.power_limit_w
+    refusal = card if isinstance(card, Refusal) else None
+    if isinstance(card, Card) and watts is not None:
+        refusal = power_refusal(card, watts)
+    if refusal is None:
+        host.noop("within what the card allows, or asked when the driver is there")
+        return
+    because(host, refusal.found)
+    yield refused(refusal)
+
+
+@operation()
 def power_limit_in_force(box: Box) -> Commands:
-    """The limit as NVML reads it, within what the card allows."""
-    report, watts = vram_report(), box.settings.power_limit_w
-    if report is None or watts is None or is_pending(box):
-        host.noop("comes with the driver")
-        return
-    card = judge(report.cards, report.error, box.settings.gpu_uuid)
-    if isinstance(card, Refusal):
-        yield refused(card)
-        return
-    refusal = power_refusal(card, watts)
-    if refusal is not None:
-        because(host, refusal.found)
-        yield refused(refusal)
-        return
-    for reason in power_reasons(card, watts):
+    """The limit as NVML reads it."""
+    card, watts = card_with_power(box), box.settings.power_limit_w
+    reasons = power_reasons(card, watts) if isinstance(card, Card) and watts is not None else []
+    if not reasons:
+        host.noop("it is in force, or comes with the driver")
+    for reason in reasons:
         because(host, reason)
         # systemd may still know the unit as it was with another limit
         yield f"systemctl daemon-reload && systemctl restart {driver_sources.POWER_UNIT}"
+
+
+def card_with_power(box: Box) -> Card | Refusal | None:
+    """The card that serves; None where the plan is made for a box without its driver."""
+    report = vram_report()
+    if report is None or is_pending(box):
+        return None
+    return judge(report.cards, report.error, box.settings.gpu_uuid)
 
 
 def vram_report() -> VramReport | None:

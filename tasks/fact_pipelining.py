@@ -234,9 +234,9 @@ class Batch:
     def script(self, *riders: str) -> str:
         """The shell script that asks all the questions. riders: commands asked beside them."""
         shell = json.loads(self.arguments).get("_shell_executable", "sh")
-        commands = [f"{shell} -c {shlex.quote(command)}" for command in self.times]
-        commands += [f"sh -c {shlex.quote(command)}" for command in riders]
-        functions = [f"q{number}() {{ exec {text}; }}" for number, text in enumerate(commands)]
+        commands = [f"exec {shell} -c {shlex.quote(command)}" for command in self.times]
+        commands += riders  # not an argument of anything: the kernel takes 128 KiB there at most
+        functions = [f"q{number}() {{ {text}; }}" for number, text in enumerate(commands)]
         return SCRIPT.format(
             questions="\n".join(functions),
             count=len(commands),

@@ -54,7 +54,8 @@ def prove(spec: Spec, progress: Progress) -> dict[str, Any]:
 
 def compile_kernel(folder: Path, glibc: str) -> None:
     environment = {**os.environ, "LC_ALL": "C", "CUDA_HOME": str(folder)}
-    with tempfile.TemporaryDirectory(prefix="aibox-cuda-") as aside:
+    # named, or a full disk would only be "no usable temporary directory"
+    with tempfile.TemporaryDirectory(prefix="aibox-cuda-", dir="/var/tmp") as aside:
         source, target = Path(aside, "proof.cu"), Path(aside, "proof.o")
         source.write_text(KERNEL)
         command = [f"{folder}/bin/nvcc", f"-arch={ARCHITECTURE}"]

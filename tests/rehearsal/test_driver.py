@@ -168,7 +168,9 @@ def test_a_driver_upgraded_and_booted_is_brought_back(served: Box, hub: Hub) -> 
     assert_converged(served, hub)
 
 
+@pytest.mark.long
 def test_a_run_killed_between_installation_and_reboot(make_box: MakeBox, hub: Hub) -> None:
+    """From a bare box, `make test` has it: the kill harness's cell pyinfra-killed-in-reboot."""
     box = make_box("driver-killed", "driven")
     data = data_of(hub, driver_version=OTHER)
     with reboots(box, 0), stepping(box, data) as run:
