@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aibox.decide import driver_sources, manifest
-from aibox.decide.manifest import Manifest
+from aibox.decide.manifest import WEIGHTS_LIST, Manifest
 from tasks.box import AIBOX, AIBOX_FOLDER
 from tests.rehearsal import jobs
 from tests.rehearsal.box import Box
@@ -76,7 +76,9 @@ def test_it_holds_what_the_deploy_laid_down(
     assert set(bit["venvs"]["aibox"]["distributions"]) == {"aibox", "nvidia-ml-py", "uv"}
     sums = {path: file.sha256 for path, file in wanted.settings.weights.files.items()}
     found = bit["weights"]["files"]
-    assert {path: found[path]["sha256"] for path in found if path != "."} == sums
+    assert WEIGHTS_LIST in found  # written last: where it stands, all of them are there
+    beside = (".", WEIGHTS_LIST)
+    assert {path: found[path]["sha256"] for path in found if path not in beside} == sums
     assert undisturbed["version"]["packages"]["gcc"] == "installed"
     assert undisturbed["recorded"]["packages"]["gcc"]
 
