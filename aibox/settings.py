@@ -144,6 +144,7 @@ class Settings(_Strict):
     start_timeout_s: int = Field(
         ge=1, le=86400, description="seconds, a whole number from 1 to 86400"
     )
+    retry_failed: bool = Field(description="True or False")
     releases_folder: BoxFolder = Field(description="an absolute path, text")
     models_folder: BoxFolder = Field(description="an absolute path, text")
     cache_folder: BoxFolder = Field(description="an absolute path, text")

@@ -14,6 +14,7 @@ server_unit = "vllm-coder"  # systemd unit, without .service
 server_user = "vllm"  # user the server runs as, never root
 server_port = 8000  # TCP port on localhost, 1 to 65535
 start_timeout_s = 900  # seconds until the server must answer; about 120 measured
+retry_failed = False  # True: try a unit again that failed its gate (--data retry_failed=true)
 
 # The graphics card and its driver
 gpu_uuid = None  # "GPU-..." from `nvidia-smi -L`; only needed with several cards

@@ -19,6 +19,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 AIBOX_FOLDER = "/opt/aibox"
 AIBOX = f"{AIBOX_FOLDER}/current/bin/aibox"
 STATE_FOLDER = manifest.STATE_FOLDER
+START_MARGIN_S = 180  # the unit's own limits end first: its wait for the card, then its start
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,29 @@ class Box(Places):
             "probe": self.settings.card.probe.model_dump(),
             "speculative": self.speculative,
             "identity": self.serving.identity,
-            "release": self.release.release_id,
+            "release_id": self.release.release_id,
             "record": self.proof_record,
+        }
+
+    @property
+    def candidate_spec(self) -> dict[str, Any]:
+        """The task of judge, switch and gate; tasks/server.py adds the unit's "text" to it."""
+        settings, serving = self.settings, self.serving
+        return {
+            **self.proof_spec,
+            "user": settings.server_user,
+            "command": serving.command,
+            "environment": serving.environment,
+            "release": self.release_folder,
+            "version": settings.vllm_version,
+            "weights": self.weights_folder,
+            "commit": settings.weights.commit,
+            "head": settings.card.head.model_dump() if settings.card.head else None,
+            "context": settings.card.context,
+            "flags": dict(settings.flags),
+            "sources": {flag: settings.flag_source(flag) for flag in settings.flags},
+            "card_file": settings.card_file,
+            "gpu_uuid": settings.gpu_uuid,
+            "timeout": settings.start_timeout_s + START_MARGIN_S,
+            "retry": settings.retry_failed,
         }

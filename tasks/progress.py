@@ -45,7 +45,8 @@ def described(report: dict[str, Any]) -> str:
     """A report in words: `downloading 42 %, 23.1 of 55.0 GB, 95 MB/s, 5 min left`."""
     step, done, total, rate = (report[key] for key in ("step", "done", "total", "rate"))
     if done is None:
-        return f"{step}, {duration(report['seconds'])}"
+        last = f" ({duration(report['last'])} last time)" if report.get("last") else ""
+        return f"{step}, {duration(report['seconds'])}{last}"
     if report["unit"] == "%":
         return f"{step} {done:.0f} %, {duration(report['seconds'])}"
     if not total:

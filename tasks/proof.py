@@ -15,7 +15,7 @@ from tasks import deployed, release, weights
 from tasks.box import AIBOX, Box
 from tasks.drift_report import because
 from tasks.operations import Commands, call_aibox, say_refusal
-from tasks.server import server_state
+from tasks.server import server_state, unit_text, what_is_due
 
 
 @deploy("Proof")
@@ -31,6 +31,9 @@ def served(box: Box) -> None:
 def proven(box: Box) -> Commands:
     """The card's probe through /v1/chat/completions, once for each thing the server has been."""
     owed = proof_is_owed(server_state(box), box.serving)
+    if owed and not state.is_executing and what_is_due(box, unit_text(box))[0].reasons:
+        host.noop("the switch before it proves it")
+        return
     if owed is None:
         host.noop("this very server has proven itself")
         return

@@ -6,36 +6,36 @@ import json
 from typing import Any
 
 import jinja2
-from pyinfra import host
+from pyinfra import host, state
 from pyinfra.api import deploy, operation
 
-from aibox.decide.refusal import Refusal
-from aibox.decide.server import is_starting, reasons_to_restart
+from aibox.box.good_units import sum_of
+from aibox.decide.driver_sources import POWER_UNIT
+from aibox.decide.server import Switching, is_starting, switching
+from aibox.decide.start_limits import UTILIZATION, unit_limits
 from aibox.decide.unit import exec_start, systemd_assignment
+from tasks import known_issues, ledger
 from tasks.box import AIBOX, PROJECT, Box
-from tasks.drift_report import because
-from tasks.facts import Probe
+from tasks.drift_report import because, difference
+from tasks.facts import LaidFile, Probe
 from tasks.operations import (
     Commands,
     job_command,
-    laid_down,
-    refused,
+    roots_own,
     service_user,
+    show_difference,
     starts_at_boot,
 )
 
 
 @deploy("Server")
 def running(box: Box) -> None:
+    known_issues.show(box)
     user = box.settings.server_user
     service_user(name=f"User {user}", user=user, home=f"/var/lib/{box.settings.server_unit}")
-    laid_down(
-        name=f"Unit {box.unit}",
-        path=box.unit_file,
-        content=unit_text(box).encode(),
-    )
-    starts_at_boot(name=f"{box.unit} starts at boot", unit=box.unit)
     switched(name=f"{box.unit} runs what the card says", box=box)
+    roots_own(name=f"Owner of {box.unit}", files=[box.unit_file])
+    starts_at_boot(name=f"{box.unit} starts at boot", unit=box.unit)
     unit_read(name=f"systemd has read {box.unit} as it is", box=box)
 
 
@@ -54,6 +54,10 @@ def unit_text(box: Box) -> str:
         user=serving.user,
         port=serving.port,
         start_timeout=serving.start_timeout,
+        power_unit=POWER_UNIT,
+        limits=unit_limits(serving.start_timeout),
+        gpu_uuid=box.settings.gpu_uuid,
+        utilization=box.settings.flags.get("gpu-memory-utilization", UTILIZATION),
         weights=serving.weights,
         release=serving.release,
         aibox=AIBOX,
@@ -77,32 +81,46 @@ def server_state(box: Box) -> dict[str, Any]:
     return state
 
 
+def what_is_due(box: Box, text: str) -> tuple[Switching, str | None]:
+    """What the server needs to run this unit, and the text of the one that is installed."""
+    there = host.get_fact(LaidFile, path=box.unit_file)
+    installed = there["content"].decode(errors="replace") if there else None
+    return switching(server_state(box), box.serving, text, installed), installed
+
+
 @operation()
 def switched(box: Box) -> Commands:
-    """Restart the server where what runs is not what is wanted, and wait until it answers."""
-    found = server_state(box)
-    reasons = reasons_to_restart(found, box.serving)
-    if not reasons and not is_starting(found):
+    """The unit is what the card says, and has passed its gate: judged first, undone where it fails.
+
+    The job installs the file only once it has passed, so the plan shows here what it will be.
+    """
+    text = unit_text(box)
+    told: dict[str, str | None] = {
+        "user": "root",
+        "group": "root",
+        "mode": "644",
+        "sha256": sum_of(text),
+    }
+    ledger.of(host).files[box.unit_file] = told
+    wanted, installed = what_is_due(box, text)
+    if not wanted.reasons and not is_starting(server_state(box)):
         host.noop(f"{box.unit} runs what the card says")
         return
+    differs = difference(box.unit_file, (installed or "").encode(), text.encode())
+    say_reasons(box, wanted.reasons, [] if installed is None else differs)
+    spec = {**box.candidate_spec, "text": text, "restart": wanted.restart}
+    if wanted.restart:
+        yield job_command("judge", AIBOX, "judge", spec)
+    yield job_command("switch", AIBOX, "switch", spec)
+
+
+def say_reasons(box: Box, reasons: list[str], differs: list[str]) -> None:
+    """Why, and how the unit will differ: for the plan, --diff and a drift check."""
+    if state.config.DIFF and not state.is_executing:
+        show_difference(differs)
     for reason in reasons or ["it is starting by itself; waiting for it"]:
         host.log(f"{box.unit}: {reason}")
-        because(host, reason)
-    timeout = box.settings.start_timeout_s + 60
-    spec = {"unit": box.unit, "restart": bool(reasons), "timeout": timeout}
-    yield job_command("switch", AIBOX, "switch", spec)
-    found = server_state(box)
-    left = reasons_to_restart(found, box.serving)
-    if left:
-        yield refused(still_another(box, left, found["unit"].get("DropInPaths") or "none"))
-
-
-def still_another(box: Box, left: list[str], drop_ins: str) -> Refusal:
-    return Refusal(
-        f"{box.unit} was started anew, and still {'; '.join(left)}",
-        "a server that runs what the card says",
-        f"look at what overrides its unit (drop-ins: {drop_ins}): systemctl cat {box.unit}",
-    )
+        because(host, reason, differs if reason.startswith("its unit file") else ())
 
 
 @operation()

@@ -15,8 +15,10 @@ from typing import Any, NoReturn
 
 from aibox.box import (
     apt,
+    doctor,
     fetch,
     job,
+    judge,
     kernels,
     modules,
     prove,
@@ -37,7 +39,9 @@ VERBS = {
     "remove_releases": remove.releases,
     "weights": fetch.fetch,
     "check": fetch.check,
+    "judge": judge.judge,
     "switch": switch.switch,
+    "back": switch.back,
 }
 
 
@@ -69,12 +73,21 @@ def parser() -> Parser:
     verbs.add_parser("vram", help="the cards as NVML names them and what cuInit answers, as JSON")
     verbs.add_parser("prove", help="a real completion; the task comes on standard input")
     waiting = verbs.add_parser("ready", help="wait until a server's own process answers /health")
-    waiting.add_argument("--pid", type=int, required=True)
+    # systemd leaves it empty where the server has ended already
+    waiting.add_argument("--pid", type=lambda text: int(text or 0), required=True)
     waiting.add_argument("--port", type=int, required=True)
     waiting.add_argument("--seconds", type=float, required=True)
+    card = verbs.add_parser("gpu", help="wait until a server can have its share of the card")
+    card.add_argument("--uuid", help="the card; without it, the first")
+    card.add_argument("--utilization", type=float, required=True, help="the share, 0 to 1")
+    card.add_argument("--seconds", type=float, required=True)
     standing = verbs.add_parser("status", help="what serves here; 1 when nothing does")
     standing.add_argument("--manifest", action="store_true", help="what this box is made of, JSON")
+    standing.add_argument("--history", action="store_true", help="what has passed its gate here")
+    standing.add_argument("--json", action="store_true", help="the same for a program")
     standing.add_argument("--full", action="store_true", help="read the weights anew for it")
+    examining = verbs.add_parser("doctor", help="why the server does not serve, and its memory")
+    examining.add_argument("--report", action="store_true", help="a redacted bundle to give away")
     comparing = verbs.add_parser("compare", help="two manifests: 0 the same, 2 different")
     comparing.add_argument("first", type=Path, metavar="A.json")
     comparing.add_argument("second", type=Path, metavar="B.json")
@@ -82,17 +95,32 @@ def parser() -> Parser:
 
 
 def answered(asked: argparse.Namespace) -> int:
-    if asked.verb == "ready":
-        return ready.wait(asked.pid, asked.port, asked.seconds)
+    if asked.verb in ("ready", "gpu"):
+        return waited(asked)
     if asked.verb == "job" and asked.act == "work":
         return job.work(asked.name, VERBS)
     if asked.verb == "status":
-        return status.status(as_manifest=asked.manifest, full=asked.full)
+        return status.status(
+            as_manifest=asked.manifest,
+            full=asked.full,
+            history=asked.history,
+            as_json=asked.json,
+        )
+    if asked.verb == "doctor":
+        return doctor.doctor(report=asked.report)
     if asked.verb == "compare":
         return status.compare(asked.first, asked.second)
     answer = {"job": answer_job, "vram": answer_vram, "prove": answer_prove}[asked.verb](asked)
     print(json.dumps(answer))
     return 0
+
+
+def waited(asked: argparse.Namespace) -> int:
+    if asked.verb == "ready":
+        return ready.wait(asked.pid, asked.port, asked.seconds)
+    from aibox.box import gpu_wait  # noqa: PLC0415  pynvml, which only this verb needs
+
+    return gpu_wait.wait(asked.uuid, asked.utilization, asked.seconds)
 
 
 def answer_job(asked: argparse.Namespace) -> dict[str, Any]:

@@ -56,9 +56,15 @@ class Progress:
         self.step_name = ""
         self.began = time.time()
         self.done_at_begin: float | None = None
+        self.last: float | None = None  # seconds that the same work took last time, if known
 
     def step(self, name: str) -> None:
         self.step_name, self.began, self.done_at_begin = name, time.time(), None
+        self.say()
+
+    def rename(self, name: str) -> None:
+        """Another name for the step at work; its clock goes on."""
+        self.step_name = name
         self.say()
 
     def say(self, done: float | None = None, total: float | None = None, unit: str = "") -> None:
@@ -78,6 +84,7 @@ class Progress:
             "total": total,
             "unit": unit,
             "rate": rate,
+            "last": self.last,
         }
         aside = self.path.with_name(".progress.json.new")
         aside.write_text(json.dumps(report))

@@ -36,6 +36,7 @@ from typing import Any
 NVML_SUCCESS = 0
 NVML_NOT_SUPPORTED = 3
 LISTEN = "0A"  # the state column of /proc/net/tcp
+SERVER_STATE = Path("/var/lib/aibox/server")  # see good_units.py
 ROOT = Path("/")  # tests put a made-up one in its place
 
 
@@ -427,20 +428,35 @@ UNIT_PROPERTIES = (
 
 
 def server(asked: dict[str, Any]) -> dict[str, Any]:
-    """The unit, the process it runs and what that answers."""
+    """The unit, the process it runs and what that answers; what passed the gate, and what failed.
+
+    "file" is the unit's file as systemd has it, "installed" the one that is there after a reboot.
+    "good" is the sum of the unit that passed the gate last.
+    """
     unit = unit_properties(asked["unit"])
     pid = int(unit.get("MainPID") or 0)
     return {
         "unit": unit,
         "process": process(pid, unit["ExecMainStartTimestamp"]) if pid else None,
         "file": file_stamp(unit.get("FragmentPath", "")),
+        "installed": file_stamp(f"/etc/systemd/system/{asked['unit']}"),
         "health": health(asked["port"]) if pid else None,
         "proof": record_in(Path(asked["proof"])),
+        "good": last_good(),
+        "failed": record_in(SERVER_STATE / "failed.json") or {},
         "changed": {
             "release": changed_at(Path(asked["release"]) / "release.json"),
             "weights": (record_in(Path(asked["weights"]) / ".verified.json") or {}).get("changed"),
         },
     }
+
+
+def last_good() -> str | None:
+    try:
+        newest = json.loads((SERVER_STATE / "history.json").read_text())[0]["sha256"]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return str(newest)
 
 
 def unit_properties(name: str) -> dict[str, str]:

@@ -19,11 +19,17 @@ LONGEST_ANSWER_S = 300
 
 
 def prove(spec: Spec) -> dict[str, Any]:
-    """Ask the card's probe and record what came.
+    """Ask the card's probe and record what came. spec: as `ask`, and "record" (path)."""
+    proof = ask(spec)
+    record(spec, proof)
+    return proof
+
+
+def ask(spec: Spec) -> dict[str, Any]:
+    """Put the card's probe to the server, and see it answered sanely, with accepted drafts.
 
     spec: {"port", "unit", "model", "probe": {"prompt", "expect", "max_tokens", "body"},
-    "speculative": bool, "identity" (what was proven), "release" (its name), "record" (path)}.
-    Raises JobError.
+    "speculative": bool, "identity" (what was proven), "release_id"}. Raises JobError.
     """
     before = counters(spec)
     began = time.monotonic()
@@ -49,11 +55,8 @@ def prove(spec: Spec) -> dict[str, Any]:
             "accepted draft tokens: the card turns MTP on",
             "do not trust the speed-up; take speculative-config away or look at the weights' head",
         )
-    path = Path(spec["record"])
-    record = {
+    return {
         "identity": spec["identity"],
-        "release": spec["release"],
-        "served": served_now(record_in(path), spec["release"]),
         "text": text,
         "tokens": tokens,
         "seconds": round(seconds, 3),
@@ -61,18 +64,28 @@ def prove(spec: Spec) -> dict[str, Any]:
         "draft_tokens": drafts.draft_tokens,
         "accepted": drafts.accepted_tokens,
     }
+
+
+def record(spec: Spec, proof: dict[str, Any]) -> None:
+    """Remember a proof, and that this release has served. Raises OSError."""
+    path, name = Path(spec["record"]), spec["release_id"]
+    served = served_now(record_in(path), name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, json.dumps(record))
-    return record
+    write_whole(path, json.dumps({**proof, "release": name, "served": served}))
 
 
 def counters(spec: Spec) -> Counters:
     """The server's draft counters, from its own /metrics."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{spec['port']}/metrics", timeout=10) as got:
-            return parse_metrics(got.read().decode())
+        return parse_metrics(metrics(spec["port"]))
     except (OSError, ValueError) as error:
         raise unanswered(spec, error) from None
+
+
+def metrics(port: int) -> str:
+    """The server's own /metrics. Raises OSError and ValueError."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as got:
+        return str(got.read().decode())
 
 
 def complete(spec: Spec) -> dict[str, Any]:

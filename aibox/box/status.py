@@ -9,42 +9,48 @@ import platform
 import pwd
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from aibox.box import contents, probe
-from aibox.box.job import JobError
-from aibox.box.prove import counters
-from aibox.decide import manifest, standing
+from aibox.box import contents, good_units, probe
+from aibox.box.prove import metrics
+from aibox.decide import acceptance, manifest, standing
+from aibox.decide.history import Passed
 from aibox.decide.manifest import Entry, Readings, Venv
 from aibox.decide.refusal import Refusal
 
 DEPLOYED = Path(manifest.DEPLOYED)
-TIME = "%Y-%m-%d %H:%M:%S UTC"
 
 Deployed = dict[str, Any]
 
 
-def status(*, as_manifest: bool, full: bool) -> int:
-    """Print what the box serves, or what it is made of. 0; 1 refused, or nothing serves."""
+def status(*, as_manifest: bool, full: bool, history: bool, as_json: bool) -> int:
+    """Print what the box serves, has served, or is made of. 0; 1 refused, or nothing serves."""
     deployed = probe.record_in(DEPLOYED)
-    refusal = refusal_of(os.geteuid(), deployed)
-    if refusal is not None or deployed is None:
+    refusal = refusal_of(os.geteuid(), deployed, history=history)
+    if refusal is not None:
         print(refusal, file=sys.stderr)
         return 1
     try:
-        return print_manifest(deployed, full=full) if as_manifest else print_rows(deployed)
+        if history:
+            return print_history(as_json=as_json)
+        assert deployed is not None  # refused above
+        if as_manifest:
+            return print_manifest(deployed, full=full)
+        return print_standing(deployed, as_json=as_json)
     except OSError as error:
         remedy = "mend this on the box, then ask again"
         print(Refusal(str(error), "a file that can be read", remedy), file=sys.stderr)
         return 1
 
 
-def refusal_of(uid: int, deployed: Deployed | None) -> Refusal | None:
+def refusal_of(uid: int, deployed: Deployed | None, *, history: bool = False) -> Refusal | None:
+    """history: only that is asked for, which is there before any deploy has ended."""
     if uid != 0:
         return Refusal("another user than root", "root", "put sudo before it")
+    if history:
+        return None
     remedy = "deploy to this box; the record is the deploy's last step"
     if deployed is None:
         return Refusal(f"no record of a deploy in {DEPLOYED}", "a deployed box", remedy)
@@ -57,7 +63,18 @@ def refusal_of(uid: int, deployed: Deployed | None) -> Refusal | None:
 # --- for a person ------------------------------------------------------------------------------
 
 
-def print_rows(deployed: Deployed) -> int:
+def print_standing(deployed: Deployed, *, as_json: bool) -> int:
+    facts = looked(deployed)
+    if as_json:
+        print(json.dumps(standing.as_json(facts), sort_keys=True))
+    else:
+        for label, text in standing.rows(facts):
+            print(f"{label:<9} {text}")
+    return 0 if facts.serves else 1
+
+
+def looked(deployed: Deployed) -> standing.Facts:
+    """Everything that `aibox status` tells, read now."""
     server = deployed["server"]
     asked = {
         "unit": server["unit"],
@@ -68,32 +85,79 @@ def print_rows(deployed: Deployed) -> int:
     }
     found = probe.server(asked)
     serving = found["process"] is not None and found["health"] == 200
-    since = moment(found["process"]["started"]) if serving else None
-    for label, text in standing.rows(
-        deployed,
-        standing.driver(probe.loaded_module()),
-        since,
-        counters_of(server),
-        found["proof"],
-        proven(found["proof"], server),
-    ):
-        print(f"{label:<9} {text}")
-    return 0 if serving else 1
+    text = exposition(server["port"]) if serving else ""
+    pace = acceptance.mean_of(text, "vllm:request_time_per_output_token_seconds")
+    card = memory(server["unit"], deployed["server"].get("gpu_uuid"))
+    return standing.Facts(
+        deployed=deployed,
+        gate=next(iter(good_units.passed()), None),
+        state=found["unit"].get("ActiveState", "inactive"),
+        since=found["process"]["started"] if serving else None,
+        driver=standing.driver(probe.loaded_module()),
+        counters=counters_in(text),
+        requests=pace and pace[0],
+        seconds_per_token=pace and pace[1],
+        card_bytes=card and card[0],
+        used_bytes=card and card[1],
+        own_bytes=card and card[2],
+        proof=found["proof"],
+        proven=probe.changed_at(Path(server["proof"])) if found["proof"] else None,
+    )
 
 
-def counters_of(server: Mapping[str, Any]) -> Any:
+def exposition(port: int) -> str:
     try:
-        return counters(dict(server))
-    except JobError:
+        return metrics(port)
+    except (OSError, ValueError):
+        return ""
+
+
+def counters_in(text: str) -> acceptance.Counters | None:
+    try:
+        return acceptance.parse_metrics(text) if text else None
+    except ValueError:
         return None
 
 
-def proven(proof: object, server: Mapping[str, Any]) -> str | None:
-    return moment(Path(server["proof"]).stat().st_mtime) if proof else None
+def memory(unit: str, uuid: str | None) -> tuple[int, int, int] | None:
+    """(all, used, used by the unit's own processes) of the card's bytes; None: it does not tell."""
+    import pynvml  # noqa: PLC0415  only this needs it
+
+    from aibox.box import vram  # noqa: PLC0415
+
+    try:
+        cards = [card for card in vram.cards() if uuid in (None, card.uuid)]
+    except pynvml.NVMLError:
+        return None
+    if len(cards) != 1 or cards[0].memory_bytes is None or cards[0].free_bytes is None:
+        return None
+    card, total = cards[0], cards[0].memory_bytes
+    own = sum(one.used_bytes or 0 for one in card.processes if probe.unit_of(one.pid) == unit)
+    return total, total - cards[0].free_bytes, own
 
 
-def moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime(TIME)
+def print_history(*, as_json: bool) -> int:
+    """What has passed its gate here, the newest first. 1 where nothing has."""
+    passed, there = good_units.passed(), good_units.still_there()
+    if as_json:
+        print(json.dumps(history_of(passed, there)))
+        return 0
+    for line in standing.history_rows(passed, there):
+        print(line)
+    if not passed:
+        print("nothing has passed its gate on this box yet", file=sys.stderr)
+    return 0 if passed else 1
+
+
+def history_of(passed: list[Passed], there: set[str]) -> dict[str, Any]:
+    spec = probe.record_in(probe.SERVER_STATE / "spec.json") or {}
+    installed = Path("/etc/systemd/system", str(spec.get("unit", "")))
+    return {
+        "history": [asdict(entry) for entry in passed],
+        "there": sorted(there),
+        "good": probe.last_good(),
+        "installed": good_units.sum_of(installed.read_text()) if installed.is_file() else None,
+    }
 
 
 # --- the manifest ------------------------------------------------------------------------------

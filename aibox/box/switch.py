@@ -1,15 +1,31 @@
-"""Make the server run what its unit file says: restart it and wait until it answers."""
+"""Replace what the server runs: try the candidate, let it through the gate, or go back.
+
+The candidate is tried from /run, where a reboot forgets it: a box that loses power in the middle
+boots what is installed. It is installed only when it has passed, by renaming the staged file, so
+that no process looks older than its unit.
+"""
 
 from __future__ import annotations
 
-import json
+import os
 import re
-import subprocess
 import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from aibox.box.job import JobError, Progress, Spec
-from aibox.box.probe import unit_properties
+from aibox.box import gate, good_units
+from aibox.box.good_units import sum_of
+from aibox.box.job import FAILURES, JobError, Progress, Spec, refusal_of, write_whole
+from aibox.box.journal import flushed
+from aibox.box.probe import SERVER_STATE, health, process
+from aibox.box.prove import metrics, record
+from aibox.box.service import Service, Start
+from aibox.box.surroundings import about
+from aibox.decide import faults, switching
+from aibox.decide.history import AS_FOUND, BY_DEPLOY, Passed
+from aibox.decide.memory_account import Account, account, with_metrics
+from aibox.decide.refusal import Refusal
 
 # What a starting vLLM is doing, by the words in its journal, in the order they appear.
 STEPS = (
@@ -24,45 +40,184 @@ STEPS = (
     (re.compile(r"Capturing CUDA graphs|Graph capturing|CUDA graph capture"), "capturing graphs"),
     (re.compile(r"Starting vLLM server|Application startup complete"), "opening the port"),
 )
-LOG_PREFIX = re.compile(r"^\([^)]* pid=\d+\) (?:\w+ [\d-]+ [\d:]+ \[[^\]]*\] ?)?")
-# An exception as Python prints it, or a refused flag: `vllm serve: error: argument --port: …`.
-FAULT = re.compile(r"^(?:[\w.]*(?:Error|Exception|error)\b.*|[\w./ -]+: error): .")
-# Said by every failed start, whatever the cause.
-CONSEQUENCES = ("Engine core initialization failed", "WorkerProc initialization failed")
+POLL_S = 0.2
+SAY_S = 1.0
 
 
 def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
-    """Start the unit anew, or only wait for a start that is under way, until it is active.
+    """Make the unit run what the spec says, and leave it so only when it has passed the gate.
 
-    spec: {"unit", "restart": bool, "timeout" in seconds}. Active means that ExecStartPost saw
-    /health of the new main process answer. Raises JobError when the process ends before that, or
-    the time is over.
+    spec: see `Box.candidate_spec`; "restart": whether the process has to be replaced. One that
+    fails is taken back to the last good unit. Answers {"seconds_start", "seconds_down"}, and
+    "notes" for the person. Raises JobError, which says what failed, why, and what runs now.
     """
-    unit, began = spec["unit"], time.time()
-    if unit_properties(unit).get("NeedDaemonReload") == "yes":
-        subprocess.run(["systemctl", "daemon-reload"], check=True)
+    service = Service(spec["unit"])
+    good = last_good(service, spec)
+    stage(service, spec)
+    progress.last = good_seconds(spec)
+    began, served = time.time(), served_now(service, spec)
+    try:
+        trial = tried(service, spec, progress)
+    except FAILURES as error:
+        story = taken_back(service, spec, good, refusal_of(error), began, progress)
+        if served and spec["restart"]:
+            story = switching.with_seconds(story, time.time() - began)
+        raise JobError(story.found, story.expected, story.remedy) from None
+    entry = accepted(service, spec, trial)
+    return {
+        "seconds_start": entry.seconds_start,
+        "seconds_down": entry.seconds_down,
+        "notes": switching.notes(entry, spec["flags"]),
+    }
+
+
+def back(asked: Spec, progress: Progress) -> dict[str, Any]:
+    """Switch to a unit that has passed before. asked: {"sha256"}. Raises JobError."""
+    spec = good_units.kept(asked["sha256"])
+    if spec is None:
+        raise JobError(
+            f"no unit {asked['sha256'][:12]} is kept on this box",
+            "one that `aibox status --history` offers",
+            "look there, and name another",
+        )
+    return switch({**spec, "how": "rollback", "restart": True}, progress)
+
+
+# --- before anything stops ---------------------------------------------------------------------
+
+
+def last_good(service: Service, spec: Spec) -> Spec | None:
+    """What to go back to: the unit that passed last, or one that serves and was never asked.
+
+    None where that is the candidate itself, and where nothing has ever served.
+    """
+    for entry in good_units.passed()[:1]:
+        kept = good_units.kept(entry.sha256)
+        if kept is not None:
+            return None if entry.sha256 == sum_of(spec["text"]) else {**kept, "how": entry.how}
+    text = service.installed_text()
+    if text is None or text == spec["text"] or not served_now(service, spec):
+        return None
+    return adopted(service, spec, text)
+
+
+def adopted(service: Service, spec: Spec, text: str) -> Spec | None:
+    """A unit that serves although nobody has kept it: it counts as good, as it is."""
+    found = service.properties()
+    running = process(int(found["MainPID"]), found["ExecMainStartTimestamp"])
+    facts = switching.facts_of(running["command"] if running else [])
+    if facts is None:
+        return None
+    kept = {**spec, **facts, "text": text, "probe": None, "environment": {}, "head": None}
+    drafts = any(word.startswith("--speculative-config") for word in facts["command"])
+    kept |= {"model": gate.model_served(spec["port"]), "speculative": drafts}
+    good_units.keep(kept)
+    kept["how"] = AS_FOUND
+    good_units.mark_good(entry_of(kept, None, None, Account()))
+    return kept
+
+
+def stage(service: Service, spec: Spec) -> None:
+    """Everything that takes room on a disk, before the old server is touched."""
+    good_units.keep(spec)
+    write_whole(SERVER_STATE / "spec.json", good_units.as_text(spec))
+    if service.installed_text() == spec["text"]:
+        service.staged.unlink(missing_ok=True)
+    else:
+        write_whole(service.staged, spec["text"])
+
+
+def served_now(service: Service, spec: Spec) -> bool:
+    return service.properties().get("MainPID", "0") != "0" and health(spec["port"]) == 200
+
+
+def good_seconds(spec: Spec) -> float | None:
+    """What the last start of this release took."""
+    known = (e.seconds_start for e in good_units.passed() if e.release_id == spec["release_id"])
+    return next((seconds for seconds in known if seconds is not None), None)
+
+
+# --- through the gate --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A start that has passed. Times are since the epoch; down: when the old server was stopped,
+    None where none served or none was stopped."""
+
+    start: Start
+    process_started: float
+    up: float
+    down: float | None
+    proof: dict[str, Any] | None
+
+
+def tried(service: Service, spec: Spec, progress: Progress) -> Trial:
+    """Start the candidate where it has to be started, and see it pass. Raises JobError."""
+    served = spec["restart"] and served_now(service, spec)
+    start = started(service, spec, progress) if spec["restart"] else under_way(service)
+    wait(service, start, spec, progress)
+    up = time.time()
+    proof = gate.passes(spec, service, start, progress)
+    found = service.properties()
+    running = process(int(found["MainPID"]), found["ExecMainStartTimestamp"])
+    began = running["started"] if running else start.asked
+    return Trial(start, began, up, start.asked if served else None, proof)
+
+
+def accepted(service: Service, spec: Spec, trial: Trial) -> Passed:
+    """Install what has passed, and remember it as the last good one. Raises OSError."""
+    install(service, spec, trial.process_started)
+    if trial.proof is not None:
+        record(spec, trial.proof)
+    took = trial.up - trial.process_started if spec["restart"] else None
+    down = trial.up - trial.down if trial.down is not None else None
+    lines = service.journal(trial.start.asked, trial.start.invocation)
+    entry = entry_of(spec, took, down, with_metrics(account(lines), metrics(spec["port"])))
+    good_units.mark_good(entry)
+    return entry
+
+
+def started(service: Service, spec: Spec, progress: Progress) -> Start:
+    """Start the unit with the spec's text, which stands in /run where it is not installed."""
+    progress.step("stopping the old server")
+    if service.installed_text() == spec["text"]:
+        service.tried.unlink(missing_ok=True)
+    else:
+        service.tried.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(service.tried, spec["text"])
+    service.reload()
     progress.step("starting")
-    before = ""
-    if spec["restart"]:
-        before = unit_properties(unit)["InvocationID"]
-        subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
-        subprocess.run(["systemctl", "restart", "--no-block", unit], check=True)
-    ours = None  # each start has an invocation of its own: a second one is systemd's next try
+    return service.restart()
+
+
+def under_way(service: Service) -> Start:
+    found = service.properties()
+    running = process(int(found.get("MainPID") or 0), found["ExecMainStartTimestamp"])
+    return Start(found["InvocationID"], running["started"] if running else time.time())
+
+
+def wait(service: Service, start: Start, spec: Spec, progress: Progress) -> None:
+    """Until systemd calls it active: then /health of its main process has answered."""
+    began = said = time.time()
     while time.time() - began < spec["timeout"]:
-        time.sleep(0.5)
-        found = unit_properties(unit)
-        if ours is None and found["InvocationID"] in ("", before):
-            continue
-        ours = ours or found["InvocationID"]
-        if found["InvocationID"] != ours or has_ended(found):
-            raise ended(unit, began)
+        found = service.properties()
+        if found["InvocationID"] != start.invocation or has_ended(found):
+            raise JobError(
+                f"{service.name} ended before it served",
+                "a server that stays up and answers /health",
+                f"mend the cause; the whole log: sudo journalctl -u {service.name}",
+            )
         if found["ActiveState"] == "active":
-            return {"seconds": round(time.time() - began, 1)}
-        say(unit, began, progress)
+            return
+        if time.time() - said > SAY_S:
+            said = time.time()
+            progress.rename(step_of(service.journal(start.asked, start.invocation)))
+        time.sleep(POLL_S)
     raise JobError(
-        f"{unit} did not answer within {spec['timeout']} s",
+        f"{service.name} did not answer within {spec['timeout']} s",
         "a server that answers /health",
-        f"look at `journalctl -u {unit}` on the box; start_timeout_s is the limit",
+        f"look at `journalctl -u {service.name}` on the box; start_timeout_s is the limit",
     )
 
 
@@ -74,45 +229,107 @@ def has_ended(found: dict[str, str]) -> bool:
     )
 
 
-def say(unit: str, began: float, progress: Progress) -> None:
+def step_of(lines: list[str]) -> str:
     step = "starting"
-    for line in journal(unit, began):
+    for line in lines:
         step = next((name for pattern, name in STEPS if pattern.search(line)), step)
-    if step == progress.step_name:
-        progress.say()
-    else:
-        progress.step(step)
+    return step
 
 
-def journal(unit: str, since: float) -> list[str]:
-    """The unit's own lines since a moment, oldest first."""
-    command = ["journalctl", "-u", unit, "--since", f"@{since:.0f}", "-o", "json", "--no-pager"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    lines = []
-    for row in shown.splitlines():
-        entry = json.loads(row)
-        message = entry.get("MESSAGE")
-        if isinstance(message, str) and entry.get("_SYSTEMD_UNIT") == unit:
-            lines.append(message)
-    return lines
+def install(service: Service, spec: Spec, started: float) -> None:
+    """Make it what the box boots. Its file stays older than the process that runs it."""
+    if service.installed_text() != spec["text"]:
+        if service.staged.stat().st_mtime >= started:  # a process that was left running
+            os.utime(service.staged, (started - 1, started - 1))
+        service.staged.replace(service.installed)
+        synced(service.installed.parent)
+    service.tried.unlink(missing_ok=True)
+    service.reload()
 
 
-def ended(unit: str, began: float) -> JobError:
-    lines = journal(unit, began)
-    said = "\n".join(faults_in(lines) or lines[-3:]) or "nothing"
-    return JobError(
-        f"{unit} ended before it served. The last it said:\n{said}",
-        "a server that stays up and answers /health",
-        f"mend the cause; the whole log: sudo journalctl -u {unit}",
+def synced(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def entry_of(spec: Spec, took: float | None, down: float | None, memory: Account) -> Passed:
+    return Passed(
+        sha256=sum_of(spec["text"]),
+        when=round(time.time(), 3),
+        release=spec["release"],
+        release_id=spec["release_id"],
+        weights=spec["weights"],
+        commit=spec["commit"],
+        model=spec["model"],
+        speculative=spec["speculative"],
+        command=spec["command"],
+        how=spec.get("how", BY_DEPLOY),
+        seconds_start=None if took is None else round(took, 1),
+        seconds_down=None if down is None else round(down, 1),
+        account=memory.record(),
     )
 
 
-def faults_in(lines: list[str]) -> list[str]:
-    """The last five different errors of a log, without the log's own prefixes."""
-    bare = (LOG_PREFIX.sub("", line).strip() for line in lines)
-    errors = [
-        line
-        for line in bare
-        if FAULT.match(line) and not any(words in line for words in CONSEQUENCES)
-    ]
-    return list(dict.fromkeys(errors))[-5:]
+# --- and back ----------------------------------------------------------------------------------
+
+
+def taken_back(
+    service: Service,
+    spec: Spec,
+    good: Spec | None,
+    stopped_by: Refusal,
+    began: float,
+    progress: Progress,
+) -> Refusal:
+    """Why the candidate failed, once what served before it is back, gated again.
+
+    A process that nobody replaced is left alone: nothing is lost by it.
+    """
+    if not spec["restart"] and service.installed_text() == spec["text"]:
+        said = faults.root_lines(service.journal(began))
+        return switching.failed(stopped_by, [], said, f"{service.name} was left as it is")
+    stayed_up = service.properties()["ActiveState"] == "active"
+    end(service)
+    flushed()
+    lines = service.journal(began)
+    causes = faults.diagnose(lines, about(spec, serves=False))
+    # what a server says that stayed up and did not pass is no cause
+    said = [] if stayed_up else faults.root_lines(lines)
+    remembered(spec, asdict(causes[0]) if causes else None, said)
+    return switching.failed(stopped_by, causes, said, brought_back(service, good, progress))
+
+
+def end(service: Service) -> None:
+    """Stopped, not flapping; nothing of a trial is left."""
+    service.stop()
+    service.tried.unlink(missing_ok=True)
+    service.reload()
+
+
+def remembered(spec: Spec, cause: dict[str, Any] | None, said: list[str]) -> None:
+    failure = {"when": time.time(), "command": spec["command"], "cause": cause, "lines": said}
+    try:
+        good_units.remember_failure(sum_of(spec["text"]), failure)
+    except OSError:  # a full disk must not keep the last good unit from coming back
+        return
+
+
+def brought_back(service: Service, good: Spec | None, progress: Progress) -> str:
+    """What runs now, in words."""
+    if good is None:
+        return f"{service.name} is stopped: no other unit has served here"
+    progress.step("going back to the last good unit")
+    spec = {**good, "restart": True}
+    try:
+        stage(service, spec)
+        entry = accepted(service, spec, tried(service, spec, progress))
+    except FAILURES as error:
+        end(service)
+        return (
+            f"the last good unit failed too: {refusal_of(error).found}\n"
+            f"{service.name} is stopped, so that it does not start again and again"
+        )
+    return switching.serves_again(entry)

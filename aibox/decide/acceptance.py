@@ -69,6 +69,22 @@ def parse_metrics(text: str, model_name: str | None = None) -> Counters:
     return Counters(**totals, accepted_at=tuple(positions.get(at, 0) for at in range(length)))
 
 
+def mean_of(text: str, name: str) -> tuple[int, float] | None:
+    """(count, mean) of a Prometheus histogram over all its labels; None when it counted nothing."""
+    totals = {"_sum": 0.0, "_count": 0.0}
+    for line in text.split("\n"):
+        sample = _SAMPLE.fullmatch(line)
+        part = sample[1].removeprefix(name) if sample else ""
+        if sample is None or part not in totals or not sample[1].startswith(name):
+            continue
+        try:
+            totals[part] += float(sample[3])
+        except ValueError:
+            return None
+    count = totals["_count"]
+    return (round(count), totals["_sum"] / count) if count > 0 else None
+
+
 def difference(before: Counters, after: Counters) -> Counters:
     """What happened between two readings. Raises ValueError when the server restarted between."""
     pairs = [

@@ -11,6 +11,7 @@ from typing import Any
 from aibox.decide.secrecy import without_secrets
 from aibox.decide.unit import differences
 
+OLDER_THAN_FILE = "it is older than its unit file"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -61,6 +62,10 @@ def environment(
         "TRITON_CACHE_DIR": f"{cache}/triton",
         "TORCHINDUCTOR_CACHE_DIR": f"{cache}/torchinductor",
         "FLASHINFER_WORKSPACE_BASE": f"{cache}/flashinfer",
+        "TORCH_EXTENSIONS_DIR": f"{cache}/torch_extensions",
+        "NUMBA_CACHE_DIR": f"{cache}/numba",
+        "CUDA_CACHE_PATH": f"{cache}/cuda",
+        "XDG_CACHE_HOME": f"{cache}/other",  # whatever else keeps one: ~/.cache, /.cache
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     }
     if cuda_home is not None:
@@ -88,7 +93,7 @@ def reasons_to_restart(state: Mapping[str, Any] | None, wanted: Serving) -> list
         if process["environment"].get(name) != value
     ]
     if not reasons and process["started"] < file["changed"]:
-        reasons.append("it is older than its unit file")
+        reasons.append(OLDER_THAN_FILE)
     reasons += [
         f"it is older than its {part}"
         for part in ("release", "weights")
@@ -97,6 +102,53 @@ def reasons_to_restart(state: Mapping[str, Any] | None, wanted: Serving) -> list
     if not reasons and state["unit"]["ActiveState"] not in ("active", "activating"):
         reasons.append(f"it is {state['unit']['ActiveState']}")
     return [without_secrets(reason) for reason in reasons]
+
+
+@dataclass(frozen=True)
+class Switching:
+    """What a deploy does about the server. No reasons: nothing. restart: its process must go."""
+
+    reasons: list[str]
+    restart: bool
+
+
+def switching(
+    state: Mapping[str, Any] | None, wanted: Serving, text: str, installed: str | None
+) -> Switching:
+    """From the server as it is to the unit with this text, with a restart only where one is due.
+
+    state: the probe's answer to "server". installed: the text of the unit in /etc, None without.
+    """
+    sum_wanted = hashlib.sha256(text.encode()).hexdigest()
+    reasons = reasons_to_restart(state, wanted)
+    if state is None or state["file"] is None:
+        return Switching(reasons, restart=True)
+    runs_from, good = state["file"], state["good"] == sum_wanted
+    edited_only = (
+        good and runs_from["sha256"] != sum_wanted and reasons == [OLDER_THAN_FILE]
+    )  # by hand, and never started: what runs is what passed
+    reasons = [] if edited_only else reasons
+    restart = bool(reasons)
+    if not restart and not edited_only and runs_from["sha256"] != sum_wanted:
+        restart = service_settings(installed or "") != service_settings(text)
+    if installed != text:
+        reasons.append("its unit file is not the wanted one")
+    elif runs_from["path"] != state["installed"]["path"]:
+        reasons.append(f"it runs from {runs_from['path']}: a switch was cut off")
+    if not reasons and not good:
+        reasons.append("it has not passed its gate yet")
+    return Switching(reasons, restart)
+
+
+def service_settings(unit: str) -> list[str]:
+    """The lines of a unit's [Service] that a process is started with: no comments, no blanks."""
+    section, found = "", []
+    for line in unit.splitlines():
+        if line.startswith("["):
+            section = line.strip()
+        elif section == "[Service]" and line.strip() and not line.startswith(("#", ";")):
+            found.append(line.strip())
+    return found
 
 
 def is_starting(state: Mapping[str, Any] | None) -> bool:

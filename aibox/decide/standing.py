@@ -1,39 +1,103 @@
 """How a server stands, in the words of the last screen and of `aibox status`."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from aibox.decide.acceptance import Counters, in_words
+from aibox.decide.acceptance import Counters, acceptance, in_words
+from aibox.decide.history import AS_FOUND, BY_DEPLOY, BY_ROLLBACK, Passed, changes, missing
+
+TIME = "%Y-%m-%d %H:%M:%S UTC"
+GIB = 2**30
+HOW = {BY_DEPLOY: "a deploy", BY_ROLLBACK: "a rollback", AS_FOUND: "nobody: it was found serving"}
 
 Rows = list[tuple[str, str]]
 
 
-def rows(
-    deployed: Mapping[str, Any],
-    driver: str | None,
-    since: str | None,
-    counters: Counters | None,
-    proof: Mapping[str, Any] | None,
-    proven: str | None,
-) -> Rows:
-    """(label, text) of `aibox status`.
+@dataclass(frozen=True)
+class Facts:
+    """What `aibox status` has looked at.
 
-    deployed: the record of the last deploy. driver: the loaded one, in words, None without one.
-    since: when the server that answers was started, None when none answers. counters: since then.
-    proof, proven: the last proof, and when it was made.
+    deployed: the record of the last deploy. gate: what passed last, None before any. state: the
+    unit's ActiveState. since: the start of the process that answers, seconds since the epoch,
+    None when none answers. driver: in words, None without one. counters: since then, None when
+    the server does not tell. requests, seconds_per_token: since then, the mean of them all.
+    card_bytes, used_bytes, own_bytes: of the card's memory. proof, proven: the last one, and when
+    it was made.
     """
-    server, weights = deployed["server"], deployed["weights"]
+
+    deployed: Mapping[str, Any]
+    gate: Passed | None = None
+    state: str = "inactive"
+    since: float | None = None
+    driver: str | None = None
+    counters: Counters | None = None
+    requests: int | None = None
+    seconds_per_token: float | None = None
+    card_bytes: int | None = None
+    used_bytes: int | None = None
+    own_bytes: int | None = None
+    proof: Mapping[str, Any] | None = None
+    proven: float | None = None
+
+    @property
+    def serves(self) -> bool:
+        return self.since is not None
+
+
+def rows(facts: Facts) -> Rows:
+    """(label, text) of `aibox status`."""
+    server, weights, gate = facts.deployed["server"], facts.deployed["weights"], facts.gate
     address = f"http://localhost:{server['port']}/v1"
-    serves = f"{server['model']} on {address}" if since else f"nothing on {address}"
+    model = gate.model if gate else server["model"]
+    commit = gate.commit if gate else weights["commit"]
+    release = gate.release_id if gate else facts.deployed["release"]["id"]
+    status = f"it is {facts.state}, see `systemctl status {server['unit']}`"
     return [
-        ("serves", serves),
-        ("since", since or f"see `systemctl status {server['unit']}`"),
-        ("model", f"{weights['repository']} at {weights['commit'][:12]}"),
-        ("release", f"vLLM {deployed['release']['id']}"),
-        ("driver", driver or "none is loaded"),
-        ("MTP", acceptance_of(counters) if server["speculative"] else "off"),
-        ("proof", proof_of(server, proof, proven)),
+        ("serves", f"{model} on {address}" if facts.serves else f"nothing on {address}"),
+        ("since", status if facts.since is None else moment(facts.since)),
+        ("model", f"{weights['repository']} at {commit[:12]}"),
+        ("release", f"vLLM {release}"),
+        ("driver", facts.driver or "none is loaded"),
+        ("MTP", mtp_of(facts)),
+        ("speed", speed_of(facts)),
+        ("memory", memory_of(facts)),
+        ("gate", gate_of(gate)),
+        ("proof", proof_of(facts)),
     ]
+
+
+def as_json(facts: Facts) -> dict[str, Any]:
+    """The same for a program: times in seconds since the epoch, memory in bytes."""
+    counters = facts.counters
+    rate = acceptance(counters) if counters else None
+    pace = facts.seconds_per_token
+    return {
+        "serves": facts.serves,
+        "state": facts.state,
+        "since": facts.since,
+        "driver": facts.driver,
+        "speculative": speculative(facts),
+        "acceptance": rate and {"rate": rate.rate, "mean_length": rate.mean_length, "at": rate.at},
+        "drafts": counters.drafts if counters else None,
+        "requests": facts.requests,
+        "tokens_per_second": 1 / pace if pace else None,
+        "memory": {
+            "total": facts.card_bytes,
+            "used": facts.used_bytes,
+            "own": facts.own_bytes,
+        },
+        "gate": asdict(facts.gate) if facts.gate else None,
+        "proof": facts.proof,
+        "proven": facts.proven,
+    }
+
+
+def moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime(TIME)
 
 
 def driver(loaded: Mapping[str, Any] | None) -> str | None:
@@ -43,17 +107,44 @@ def driver(loaded: Mapping[str, Any] | None) -> str | None:
     return f"{loaded['version']}, {'open' if loaded['open'] else 'proprietary'} modules"
 
 
-def acceptance_of(counters: Counters | None) -> str:
-    if counters is None:
+def speculative(facts: Facts) -> bool:
+    return bool(facts.gate.speculative if facts.gate else facts.deployed["server"]["speculative"])
+
+
+def mtp_of(facts: Facts) -> str:
+    if not speculative(facts):
+        return "off"
+    if facts.counters is None:
         return "on; the server does not tell its counters"
-    return f"on: {in_words(counters)} ({counters.drafts} drafts since the start)"
+    return f"on: {in_words(facts.counters)} ({facts.counters.drafts} drafts since the start)"
 
 
-def proof_of(server: Mapping[str, Any], proof: Mapping[str, Any] | None, proven: str | None) -> str:
-    if proof is None:
+def speed_of(facts: Facts) -> str:
+    if not facts.seconds_per_token or not facts.requests:
+        return "no requests since the start"
+    rate = 1 / facts.seconds_per_token
+    return f"{rate:.1f} tokens/s a request, the mean of {facts.requests} since the start"
+
+
+def memory_of(facts: Facts) -> str:
+    if facts.card_bytes is None or facts.used_bytes is None:
+        return "the card does not tell"
+    own = "" if facts.own_bytes is None else f", {facts.own_bytes / GIB:.1f} by the server"
+    return f"{facts.used_bytes / GIB:.1f} of {facts.card_bytes / GIB:.1f} GiB used{own}"
+
+
+def gate_of(gate: Passed | None) -> str:
+    if gate is None:
+        return "nothing has passed it yet"
+    took = "" if gate.seconds_start is None else f"; the start took {gate.seconds_start:.0f} s"
+    return f"passed {moment(gate.when)} by {HOW.get(gate.how, gate.how)}{took}"
+
+
+def proof_of(facts: Facts) -> str:
+    proof, proven = facts.proof, facts.proven
+    if proof is None or proven is None:
         return "none yet"
-    other = "" if proof.get("identity") == server["identity"] else ", of another command line"
-    return f"{proven}{other}: {speed(proof)}; MTP {mtp(server['speculative'], proof)}"
+    return f"{moment(proven)}: {speed(proof)}; MTP {mtp(speculative(facts), proof)}"
 
 
 def shortened(text: str) -> str:
@@ -74,3 +165,26 @@ def mtp(speculative: bool, proof: Mapping[str, Any]) -> str:
     if not drafted:
         return "on, no drafts yet"
     return f"on: {accepted:.0f} of {drafted:.0f} draft tokens accepted ({accepted / drafted:.0%})"
+
+
+# --- what has passed the gate ----------------------------------------------------------------
+
+
+def history_rows(passed: Sequence[Passed], there: Collection[str]) -> list[str]:
+    """`aibox status --history`: each entry, how it differs from the one before, and whether it can
+    come back. there: folders and sums of units that the box still has."""
+    lines = []
+    for number, entry in enumerate(passed, 1):
+        start = "" if entry.seconds_start is None else f", start {entry.seconds_start:.0f} s"
+        down = "" if entry.seconds_down is None else f", {entry.seconds_down:.0f} s without service"
+        how = HOW.get(entry.how, entry.how)
+        lines.append(
+            f"{number:>2}  {entry.sha256[:12]}  {moment(entry.when)}  by {how}: {entry.model}, "
+            f"vLLM {entry.release_id}{start}{down}"
+        )
+        older = passed[number] if number < len(passed) else None
+        rows = changes(entry, older) if older else []
+        lines += [f"      {row}" for row in rows]
+        gone = missing(entry, there)
+        lines += [f"      can't come back: {' and '.join(gone)}"] if gone else []
+    return lines

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 FlagValue: TypeAlias = bool | int | float | str | Sequence[str | int | float] | Mapping[str, object]
@@ -140,11 +140,24 @@ def differences(running: Sequence[str], wanted: Sequence[str]) -> list[str]:
     found = []
     if running_head != wanted_head:
         found.append(f"{_joined(running_head)}, wanted {_joined(wanted_head)}")
-    for name in dict.fromkeys([*wanted_flags, *running_flags]):
-        now, then = running_flags.get(name, []), wanted_flags.get(name, [])
+    return found + [_difference(*pair) for pair in _differing(running_flags, wanted_flags)]
+
+
+def flag_changes(older: Sequence[str], newer: Sequence[str]) -> list[str]:
+    """What changed from one list of flags to the next: "--seed 7 -> --seed 8", or "nothing"."""
+    return [
+        f"{_occurrences(now) or 'nothing'} -> {_occurrences(then) or 'nothing'}"
+        for now, then in _differing(_parsed(older)[1], _parsed(newer)[1])
+    ]
+
+
+def _differing(
+    running: "_Flags", wanted: "_Flags"
+) -> Iterator[tuple[list[list[str]], list[list[str]]]]:
+    for name in dict.fromkeys([*wanted, *running]):
+        now, then = running.get(name, []), wanted.get(name, [])
         if [_canonical(words) for words in now] != [_canonical(words) for words in then]:
-            found.append(_difference(now, then))
-    return found
+            yield now, then
 
 
 def _without_interpreter(command: Sequence[str]) -> Sequence[str]:

@@ -12,7 +12,6 @@ the boxes listen on `bridge_address()`.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shlex
@@ -28,7 +27,14 @@ from types import TracebackType
 from typing import Self
 
 from tests.rehearsal import cgroup, image, layer, machine, network, registry, supervise
-from tests.rehearsal.machine import CHECKOUT, RehearsalError, cache_folder, command, undisturbed
+from tests.rehearsal.machine import (
+    CHECKOUT,
+    CHECKOUT_ID,
+    RehearsalError,
+    cache_folder,
+    command,
+    undisturbed,
+)
 from tests.rehearsal.registry import Entry, Owner
 
 # numbers that systemd as process 1 understands: an orderly poweroff, an orderly reboot
@@ -131,7 +137,7 @@ class Box:
     @property
     def machine_name(self) -> str:
         """The box's name among the boxes of all checkouts."""
-        return f"{self.name}-{hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:6]}"
+        return f"{self.name}-{CHECKOUT_ID}"
 
     @property
     def entry(self) -> Entry:
@@ -417,7 +423,7 @@ def answers(address: str) -> bool:
 
 
 def ssh_folder() -> Path:
-    return cache_folder() / "ssh" / hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:6]
+    return cache_folder() / "ssh" / CHECKOUT_ID
 
 
 SSH_ENTRY = """\

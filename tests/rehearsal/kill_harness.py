@@ -28,7 +28,7 @@ from tests.rehearsal.provision import Deploy, HostData, deploy, standin
 from tests.rehearsal.stepping import Step, Stepped, stepping
 
 KINDS = ("power-cut-after", "power-cut-in", "pyinfra-killed-in", "ssh-cut-in", "disk-full-in")
-OF_A_FILE = ("power-cut-after", "disk-full-in")  # files like apt-setting and unit, which get all
+OF_A_FILE = ("power-cut-after", "disk-full-in")  # files like apt-setting, which gets all
 OF_A_REBOOT = KINDS[:3]  # it cuts the connection itself, and writes nothing
 
 
@@ -72,10 +72,8 @@ OPERATIONS = (
         starts_from="reboot",
     ),
     Operation("user", "User vllm"),
-    Operation("unit", "Unit vllm-coder.service"),
-    Operation("boot", "vllm-coder.service starts at boot"),
     Operation("switch", "vllm-coder.service runs what the card says"),
-    Operation("proof", "A completion, with accepted drafts"),
+    Operation("boot", "vllm-coder.service starts at boot"),
     Operation("record", "The record of what was laid down"),
 )
 BEGIN = "begin"  # the disk before the first of them

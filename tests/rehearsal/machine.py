@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -23,6 +24,7 @@ PACKAGES = (
     "gpg-agent",
 )
 CHECKOUT = Path(__file__).resolve().parents[2]
+CHECKOUT_ID = hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:6]  # several share one cache
 ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from pathlib import Path
 
 from tests.rehearsal import machine
 from tests.rehearsal.box import Box, bridge_address
 from tests.rehearsal.emulation import hub
-from tests.rehearsal.machine import CHECKOUT, cache_folder
+from tests.rehearsal.machine import CHECKOUT_ID, cache_folder
 from tests.rehearsal.provision import deploy_shown, download_caches, files_folder, production
-
-CHECKOUT_ID = hashlib.sha256(str(CHECKOUT).encode()).hexdigest()[:6]
 
 
 def hub_record() -> Path:

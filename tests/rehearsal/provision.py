@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from typing import Any
 
 from tests.rehearsal.box import Box
 from tests.rehearsal.emulation import extra_file, nvidia_repository
-from tests.rehearsal.machine import CHECKOUT, cache_folder
+from tests.rehearsal.machine import CHECKOUT, CHECKOUT_ID, cache_folder
 from tests.rehearsal.standin.build import build
 
 HERE = Path(__file__).resolve().parent
@@ -50,13 +49,14 @@ class Deploy:
 def files_folder() -> Path:
     """What the file server serves under /files/: the extra file, the stand-in's wheels and the
     NVIDIA repository."""
-    folder = cache_folder() / "files"
+    folder = cache_folder() / "files" / CHECKOUT_ID
     folder.mkdir(parents=True, exist_ok=True)
     extra = extra_file.fetch()
     served = folder / extra.path.name
     if not served.exists():
         aside = served.with_suffix(".new")
-        shutil.copy(extra.path, aside)
+        aside.unlink(missing_ok=True)
+        aside.hardlink_to(extra.path)
         aside.rename(served)
     build(folder)
     nvidia_repository.served(folder)

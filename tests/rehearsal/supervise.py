@@ -150,7 +150,9 @@ def boot_command(spec: Spec) -> list[str]:
     words += [f"--machine={spec.machine_name}", f"--hostname={spec.hostname}"]
     words += ["--register=no", "--keep-unit", f"--network-namespace-path={spec.namespace}"]
     words += ["--resolv-conf=off", "--timezone=off", "--console=pipe", "--link-journal=no"]
-    words += ["--capability=CAP_NET_ADMIN", "--kill-signal=SIGRTMIN+3"]
+    # bpf: systemd in the box enforces DeviceAllow= with it
+    words += ["--capability=CAP_NET_ADMIN", "--system-call-filter=bpf"]
+    words += ["--kill-signal=SIGRTMIN+3"]
     for outside, inside in spec.binds.items():
         words += [f"--bind={escaped(outside)}:{escaped(inside)}"]
     return words

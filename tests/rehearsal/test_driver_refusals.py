@@ -98,6 +98,7 @@ def test_secure_boot_is_refused_and_names_both_ways_out(
     accepted()
 
 
+@pytest.mark.long
 def test_a_driver_of_the_run_file_is_refused_until_it_is_uninstalled(
     bare: Box, refused: Callable[..., Said], accepted: Callable[..., object]
 ) -> None:
@@ -128,6 +129,7 @@ def test_a_card_is_judged_by_its_pci_id_before_there_is_a_driver(
     assert do in said.do
 
 
+@pytest.mark.long
 def test_a_kernel_that_the_driver_does_not_build_for_is_refused(
     bare: Box, refused: Callable[..., Said], accepted: Callable[..., object]
 ) -> None:
@@ -258,6 +260,7 @@ def test_a_server_that_answers_is_not_rebooted_unless_allowed(serving: Box, hub:
     run_planned(serving, data)
 
 
+@pytest.mark.long
 def test_mixed_flavours_are_refused_until_one_is_purged(serving: Box, hub: Hub) -> None:
     name = "linux-modules-nvidia-580-generic"  # Canonical's, with the proprietary module
     control = f"Package: {name}\nVersion: 1\nArchitecture: all\nMaintainer: a\nDescription: b\n"
@@ -273,7 +276,7 @@ def test_mixed_flavours_are_refused_until_one_is_purged(serving: Box, hub: Hub) 
     run_planned(serving, standin(hub.url))
 
 
-@pytest.mark.parametrize("watts", [100, 700])
+@pytest.mark.parametrize("watts", [pytest.param(100, marks=pytest.mark.long), 700])
 def test_a_power_limit_beyond_what_the_card_allows_is_refused(
     serving: Box, hub: Hub, watts: int
 ) -> None:
@@ -285,6 +288,7 @@ def test_a_power_limit_beyond_what_the_card_allows_is_refused(
         run_planned(serving, {**standin(hub.url), "power_limit_w": 400})
 
 
+@pytest.mark.long
 def test_cuda_that_waits_for_a_fabric_is_refused(serving: Box, hub: Hub) -> None:
     gpu.write_state(serving.root, faulty(cu_init=802))
     said = run_refused(serving, standin(hub.url))
@@ -306,6 +310,7 @@ def test_memory_that_another_process_holds_is_refused_with_its_name(serving: Box
     run_well(serving, hub)  # and starts the server
 
 
+@pytest.mark.long
 def test_a_compiler_that_does_not_know_the_c_library_is_refused(serving: Box, hub: Hub) -> None:
     """nvcc 13.0 against glibc 2.43, as on Ubuntu 26.04; the kernel of the proof includes cmath."""
     serving.run(f"rm {PROOF}")
@@ -339,6 +344,7 @@ def test_what_the_kernel_says_of_the_card_is_told_with_its_meaning(serving: Box,
         assert all(meaning in one for one in told), told
 
 
+@pytest.mark.long
 def test_cuda_that_hmm_keeps_from_starting_is_refused_until_hmm_is_off(
     serving: Box, hub: Hub
 ) -> None:

@@ -224,6 +224,7 @@ def test_what_changes_while_the_plan_is_read_is_seen(runs: Runs, serving: Box) -
     assert counts["commands"] <= 2, counts
 
 
+@pytest.mark.long
 def test_several_boxes_at_once(runs: Runs, serving: Box, hub: Hub) -> None:
     with Box.up("pipelining-two", layer=layer_of("serving", hub), owned=True) as second:
         second.run("systemctl start vllm-coder")
@@ -247,9 +248,9 @@ DRIFT = {
     "a hand-edited unit": (
         f"cp -a {UNIT} /root/unit && sed -i 's/max-num-seqs 4/max-num-seqs 5/' {UNIT}",
         f"mv /root/unit {UNIT}; systemctl daemon-reload",
-        "Unit",
+        "runs what the card says",
     ),
-    "a unit's mode": (f"chmod 666 {UNIT}", f"chmod 644 {UNIT}", "Unit"),
+    "a unit's mode": (f"chmod 666 {UNIT}", f"chmod 644 {UNIT}", "Owner of vllm-coder.service"),
     "a stopped server": (
         "systemctl stop vllm-coder",
         "systemctl start vllm-coder",
@@ -293,6 +294,7 @@ def test_drift_is_seen_on_the_first_run_after_it(runs: Runs, serving: Box, drift
     assert any(named in name for name in seen.plan), seen.plan
 
 
+@pytest.mark.long
 def test_the_same_plan_and_end_with_and_without(runs: Runs, serving: Box) -> None:
     assert runs.plan(serving).plan == []  # all of the above is gone again
     plans, ends = [], []
@@ -325,7 +327,14 @@ OBSTACLES = {
 }
 
 
-@pytest.mark.parametrize("obstacle", OBSTACLES)
+@pytest.mark.parametrize(
+    "obstacle",
+    [
+        "no room",
+        pytest.param("no mktemp", marks=pytest.mark.long),
+        pytest.param("no gzip", marks=pytest.mark.long),
+    ],
+)
 def test_where_a_batch_fails_facts_are_plain(runs: Runs, serving: Box, obstacle: str) -> None:
     spoil, mend = OBSTACLES[obstacle]
     serving.run(spoil)

@@ -133,7 +133,7 @@ def asked(box: Box, path: str, body: str = "") -> str:
 def test_the_plan_is_shown_and_enter_builds_the_box(control: Control, box: Box) -> None:
     with control.terminal(*LITERAL) as run:
         run.wait_for(PROMPT)
-        assert "Server | Unit vllm-coder.service" in run.said
+        assert "Server | vllm-coder.service runs what the card says" in run.said
         run.type("\n")
         assert run.ended() == 0, run.said
         last_screen = run.said[run.said.index("Starting operation: Proof | The last screen") :]
@@ -224,3 +224,15 @@ def test_an_empty_inventory_is_refused(control: Control) -> None:
     assert done.returncode == 1
     assert "no box in 'inventory'" in done.stderr
     assert "name your box in the file `inventory`" in done.stderr
+
+
+def test_a_failed_unit_may_be_tried_again_by_one_word(control: Control) -> None:
+    words = "pyinfra inventory deploy.py --data retry_failed=true"
+    done = control.run(*words.split(), "-y")
+    assert done.returncode == 0, done.stderr
+
+
+def test_going_back_is_one_command(control: Control) -> None:
+    done = control.run(*["pyinfra", "inventory", "tasks/rollback.py"], "-y")
+    assert done.returncode == 1, done.stderr  # there is nothing before the first
+    assert "nothing served here before what runs now" in done.stderr

@@ -21,9 +21,11 @@ from tests.rehearsal.judge import assert_driver, boots, host_of
 from tests.rehearsal.machine import CHECKOUT
 from tests.rehearsal.main_job import clear_away, hub_record
 from tests.rehearsal.provision import Deploy, deploy, production
+from tests.rehearsal.refusal import the_one_refusal
 
 NAME = "main-job"
 UNIT = "/etc/systemd/system/vllm-coder.service"
+MAIN_PID = "systemctl show vllm-coder -p MainPID --value"
 ACTIVE = "systemctl is-active -q vllm-coder"
 ASK = """
 import json, urllib.request
@@ -147,13 +149,12 @@ def test_release_and_weights_are_what_the_locks_say(box: Box, host: Host) -> Non
 
 
 def test_a_second_deploy_changes_nothing(box: Box) -> None:
-    pid = "systemctl show vllm-coder -p MainPID --value"
-    before = box.run(pid).stdout
+    before = box.run(MAIN_PID).stdout
     assert again(box, "--dry", "--json").planned == []
     ended = again(box, "-y")
     assert ended.code == 0, ended.said
     assert "Success" not in ended.log.split("--> Results")[0], ended.log
-    assert box.run(pid).stdout == before
+    assert box.run(MAIN_PID).stdout == before
 
 
 def test_a_killed_engine_comes_back(box: Box) -> None:
@@ -163,9 +164,21 @@ def test_a_killed_engine_comes_back(box: Box) -> None:
     assert again(box, "--dry", "--json").planned == []
 
 
-def test_after_a_reboot_it_serves_by_itself(box: Box) -> None:
-    box.reboot()
-    wait_until_active(box)
+def test_flags_that_the_real_parser_refuses_cost_no_second(box: Box) -> None:
+    before = box.run(MAIN_PID).stdout
+    ended = again(box, "-y", serve={"tool-call-parser": "qwen3_codr", "max-num-seqz": 4})
+    refusal = the_one_refusal(ended)
+    assert "max-num-seqz" in refusal.found
+    assert "qwen3_codr" in refusal.found
+    assert "qwen3_coder" in f"{refusal.expected} {refusal.do}"  # what it knows, the nearest first
+    assert box.run(MAIN_PID).stdout == before
+
+
+def test_a_real_start_that_fails_is_explained_and_undone(box: Box) -> None:
+    refusal = the_one_refusal(again(box, "-y", serve={"gpu-memory-utilization": 0.0001}))
+    assert "memory" in refusal.found
+    assert "it has passed its gate again and serves" in refusal.found
+    assert "gpu-memory-utilization" in refusal.do
     assert again(box, "--dry", "--json").planned == []
 
 
@@ -178,4 +191,5 @@ def test_compiled_it_serves_as_well(box: Box) -> None:
 
 
 def test_no_more_real_starts_than_these(box: Box, real_starts: RealStarts) -> None:
-    assert real_starts.of(box) == 4  # first deploy, killed engine, reboot, compiled
+    # first deploy, killed engine, one that fails and the way back, compiled
+    assert real_starts.of(box) == 5

@@ -37,7 +37,8 @@ def test_a_step_begins_with_nothing_done(tmp_path: Path) -> None:
     Progress(tmp_path).step("verifying")
     report = reported(tmp_path)
     assert report.pop("seconds") < 1
-    assert report == {"step": "verifying", "done": None, "total": None, "unit": "", "rate": None}
+    nothing = {"done": None, "total": None, "unit": "", "rate": None, "last": None}
+    assert report == {"step": "verifying", **nothing}
 
 
 def test_the_rate_counts_from_where_the_step_began(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from aibox.box import contents, status
-from aibox.decide import manifest, standing
-from aibox.decide.acceptance import Counters
+from aibox.decide import manifest
 from aibox.decide.manifest import Entry, Manifest, Readings, Venv, build, compare
 
 SITE = "lib/python3.11/site-packages"
@@ -303,46 +302,3 @@ def test_a_sum_on_record_is_taken_only_for_the_file_as_it_was_then(tmp_path: Pat
     assert "recorded" not in (found["changed"], found["new"])
     found = {one.path: one.content for one in status.weights(tmp_path, full=True) or ()}
     assert "recorded" not in found.values()
-
-
-# --- for a person ------------------------------------------------------------------------------
-
-COUNTERS = Counters(70, 140, 90, (55, 35), 160)
-PROOF = {
-    "identity": "me",
-    "tokens": 60,
-    "seconds": 2.0,
-    "draft_tokens": 50,
-    "accepted": 35,
-}
-
-
-def test_status_in_words() -> None:
-    driver = standing.driver({"version": "580.178.04", "open": True})
-    rows = dict(standing.rows(DEPLOYED, driver, "yesterday", COUNTERS, PROOF, "today"))
-    assert rows == {
-        "serves": "qwen on http://localhost:8000/v1",
-        "since": "yesterday",
-        "model": "a/b at cccccccccccc",
-        "release": "vLLM 0.31.0-11111111",
-        "driver": "580.178.04, open modules",
-        "MTP": "on: 64.3 % of the drafted tokens accepted, mean length 2.286, by position 79 %, "
-        "50 % (70 drafts since the start)",
-        "proof": "today: 30.0 tokens/s (60 tokens, prefill included); MTP on: 35 of 50 draft "
-        "tokens accepted (70%)",
-    }
-
-
-def test_status_of_a_server_that_is_not_as_it_should_be() -> None:
-    rows = dict(standing.rows(DEPLOYED, None, None, None, None, None))
-    assert rows["serves"] == "nothing on http://localhost:8000/v1"
-    assert rows["since"] == "see `systemctl status vllm-coder.service`"
-    assert rows["MTP"] == "on; the server does not tell its counters"
-    assert rows["proof"] == "none yet"
-    assert rows["driver"] == "none is loaded"
-    another = {**PROOF, "identity": "x"}
-    other = dict(standing.rows(DEPLOYED, None, "now", Counters(), another, "today"))
-    assert other["MTP"] == "on: no traffic (0 drafts since the start)"
-    assert other["proof"].startswith("today, of another command line: ")
-    off = {**DEPLOYED, "server": {**DEPLOYED["server"], "speculative": False}}
-    assert dict(standing.rows(off, None, "now", None, None, None))["MTP"] == "off"

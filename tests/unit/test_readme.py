@@ -29,6 +29,14 @@ RUN_BY = {
         "tests/rehearsal/test_literal_command.py",
         "pyinfra inventory deploy.py --dry",
     ),
+    "pyinfra inventory tasks/rollback.py": (
+        "tests/rehearsal/test_literal_command.py",
+        "pyinfra inventory tasks/rollback.py",
+    ),
+    "pyinfra inventory deploy.py --data retry_failed=true": (
+        "tests/rehearsal/test_literal_command.py",
+        "pyinfra inventory deploy.py --data retry_failed=true",
+    ),
     "pyinfra inventory deploy.py --dry --diff": (
         "tests/rehearsal/test_converged.py",
         '"--dry", "--diff"',

@@ -1,5 +1,6 @@
 """Whether a server must be restarted, and whether it owes a proof: decided from what was read."""
 
+import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from aibox.decide.server import (
     is_starting,
     proof_is_owed,
     reasons_to_restart,
+    switching,
 )
 
 WANTED = Serving(
@@ -24,6 +26,9 @@ WANTED = Serving(
     environment={"HOME": "/var/lib/vllm-coder", "HF_HUB_OFFLINE": "1"},
 )
 
+TEXT = "[Unit]\nAfter=a\n[Service]\n# why\nUser=x\n\nExecStart=/bin/x\n"
+SUM = hashlib.sha256(TEXT.encode()).hexdigest()
+
 
 def state(**changes: Any) -> dict[str, Any]:
     """A server that is what is wanted."""
@@ -36,10 +41,13 @@ def state(**changes: Any) -> dict[str, Any]:
     right = {
         "unit": {"ActiveState": "active", "SubState": "running"},
         "process": process,
-        "file": {"path": "/etc/x", "sha256": "0", "changed": 1000.0},
+        "file": {"path": "/etc/x", "sha256": SUM, "changed": 1000.0},
         "changed": {"release": 1500.0, "weights": None},
         "health": 200,
         "proof": {"identity": WANTED.identity},
+        "installed": {"path": "/etc/x", "sha256": SUM, "changed": 1000.0},
+        "good": SUM,
+        "failed": {},
     }
     return {**right, **changes}
 
@@ -133,7 +141,7 @@ def test_the_environment_keeps_to_itself_and_writes_where_it_may() -> None:
         "1"
     }
     folders = [value for key, value in found.items() if value.startswith("/") and key != "PATH"]
-    assert len(folders) == 5
+    assert len(folders) == 9
     assert all(
         folder.startswith(("/var/lib/vllm-coder", "/var/cache/vllm-coder")) for folder in folders
     )
@@ -144,3 +152,92 @@ def test_the_persons_own_variables_stand_over_ours() -> None:
     assert extra.items() <= environment("u", "/opt/r", "GPU-1", extra).items()
     assert environment("u", "/opt/r", "GPU-1", {})["CUDA_VISIBLE_DEVICES"] == "GPU-1"
     assert "CUDA_VISIBLE_DEVICES" not in environment("u", "/opt/r", None, {})
+
+
+# --- the switch --------------------------------------------------------------------------------
+
+OTHER_TEXT = TEXT.replace("User=x", "User=y")
+OTHER_WORDS = TEXT.replace("# why", "# why not").replace("After=a", "After=b")
+
+
+def by_text(text: str, path: str = "/etc/x", changed: float = 1000.0) -> dict[str, Any]:
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return {"path": path, "sha256": digest, "changed": changed}
+
+
+def installed(text: str, **changes: Any) -> dict[str, Any]:
+    """A box whose installed unit is this one, and runs."""
+    return state(file=by_text(text), installed=by_text(text), **changes)
+
+
+NOT_WANTED = "its unit file is not the wanted one"
+
+
+@pytest.mark.parametrize(
+    ("found", "there", "reasons", "restart"),
+    [
+        pytest.param(state(), TEXT, [], False, id="all is well"),
+        pytest.param(None, None, ["it is not there yet"], True, id="a bare box"),
+        pytest.param(installed(OTHER_TEXT), OTHER_TEXT, [NOT_WANTED], True, id="another user"),
+        pytest.param(
+            installed(OTHER_WORDS), OTHER_WORDS, [NOT_WANTED], False, id="another comment"
+        ),
+        pytest.param(
+            state(
+                file=by_text(OTHER_TEXT, changed=3000.0),
+                installed=by_text(OTHER_TEXT, changed=3000.0),
+            ),
+            OTHER_TEXT,
+            [NOT_WANTED],
+            False,
+            id="edited by hand and never started",
+        ),
+        pytest.param(
+            state(
+                file=by_text(OTHER_TEXT, changed=3000.0),
+                installed=by_text(OTHER_TEXT, changed=3000.0),
+                good="0",
+            ),
+            OTHER_TEXT,
+            ["it is older than its unit file", NOT_WANTED],
+            True,
+            id="edited by hand, and what runs has never passed",
+        ),
+        pytest.param(
+            state(file=by_text(TEXT, "/run/x"), installed=by_text(OTHER_TEXT), good="0"),
+            OTHER_TEXT,
+            [NOT_WANTED],
+            False,
+            id="cut off between start and gate",
+        ),
+        pytest.param(
+            state(file=by_text(TEXT, "/run/x"), good="0"),
+            TEXT,
+            ["it runs from /run/x: a switch was cut off"],
+            False,
+            id="cut off after it was installed",
+        ),
+        pytest.param(
+            state(good=None), TEXT, ["it has not passed its gate yet"], False, id="no history"
+        ),
+        pytest.param(
+            state(process=None, unit={"ActiveState": "failed"}),
+            TEXT,
+            ["it is failed"],
+            True,
+            id="it has died",
+        ),
+        pytest.param(
+            state(file=by_text(TEXT, "/run/x"), installed=None),
+            None,
+            [NOT_WANTED],
+            False,
+            id="a first switch that was cut off",
+        ),
+    ],
+)
+def test_only_what_changed_restarts(
+    found: dict[str, Any] | None, there: str | None, reasons: list[str], restart: bool
+) -> None:
+    decided = switching(found, WANTED, TEXT, there)
+    assert (decided.reasons, decided.restart) == (reasons, restart)

@@ -1,47 +1,12 @@
-"""What a starting server says of itself, and which of its errors is the cause."""
+"""What a starting server is doing, whether its start is over, and the words of a switch."""
 
 import pytest
 
-from aibox.box.switch import STEPS, faults_in, has_ended
-
-PREFIX = "(EngineCore pid=812) ERROR 11-29 16:31:02 [core.py:1100] "
-LAST = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s):"
-
-
-@pytest.mark.parametrize(
-    ("lines", "faults"),
-    [
-        ([], []),
-        (["INFO all is well", "(APIServer pid=1) INFO 11-29 16:31:02 [x.py:1] no error: x"], []),
-        (
-            [
-                f"{PREFIX}EngineCore failed to start.",
-                f"{PREFIX}Traceback (most recent call last):",
-                f"{PREFIX}ValueError: max_num_seqs (480) exceeds available Mamba cache blocks",
-                f"(APIServer pid=800) {LAST} {{}}",
-            ],
-            ["ValueError: max_num_seqs (480) exceeds available Mamba cache blocks"],
-        ),
-        (
-            ["OSError: [Errno 98] Address already in use"] * 3,
-            ["OSError: [Errno 98] Address already in use"],
-        ),
-        (
-            [
-                "vllm serve: error: argument --port: invalid int value",
-                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-            ],
-            [
-                "vllm serve: error: argument --port: invalid int value",
-                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-            ],
-        ),
-        ([f"ValueError: {n}" for n in range(9)], [f"ValueError: {n}" for n in range(4, 9)]),
-        (["ValueError:", "Error handling is on"], []),
-    ],
-)
-def test_the_last_different_errors_are_the_cause(lines: list[str], faults: list[str]) -> None:
-    assert faults_in(lines) == faults
+from aibox.box.switch import has_ended, step_of
+from aibox.decide import switching
+from aibox.decide.faults import Cause
+from aibox.decide.refusal import Refusal
+from tests.unit.passed import passed
 
 
 @pytest.mark.parametrize(
@@ -55,7 +20,8 @@ def test_the_last_different_errors_are_the_cause(lines: list[str], faults: list[
     ],
 )
 def test_a_line_of_the_journal_names_the_step(line: str, step: str) -> None:
-    assert [name for pattern, name in STEPS if pattern.search(line)] == [step]
+    assert step_of([line]) == step
+    assert step_of([line, "INFO nothing new"]) == step
 
 
 def unit(**changes: str) -> dict[str, str]:
@@ -76,3 +42,67 @@ def unit(**changes: str) -> dict[str, str]:
 )
 def test_a_start_is_over_when_its_process_is(found: dict[str, str], over: bool) -> None:
     assert has_ended(found) == over
+
+
+# --- words -------------------------------------------------------------------------------------
+
+ENDED = Refusal("it ended before it served", "a server that stays up", "see the log")
+BLOCKS = Cause(
+    kind="mamba_blocks",
+    found="512 sequences do not fit 501 blocks",
+    remedy="set max-num-seqs to 480 in card.yml",
+    line="ValueError: max_num_seqs (512) exceeds available Mamba cache blocks (501).",
+    passing=False,
+)
+NOW = "back to the last good unit"
+
+
+def test_a_known_cause_is_told_with_its_line_and_its_remedy() -> None:
+    told = switching.failed(ENDED, [BLOCKS], ["other"], NOW)
+    assert told.found.splitlines() == [ENDED.found, BLOCKS.found, f"  {BLOCKS.line}", NOW]
+    assert told.remedy.splitlines()[0] == BLOCKS.remedy
+    assert switching.AGAIN in told.remedy
+
+
+def test_what_passes_by_itself_may_be_tried_again_at_once() -> None:
+    passing = Cause("port_taken", "port 8000 is nginx's", "end it", "OSError", passing=True)
+    assert switching.AGAIN not in switching.failed(ENDED, [passing], [], NOW).remedy
+
+
+def test_an_unknown_cause_stays_unknown() -> None:
+    told = switching.failed(ENDED, [], ["ValueError: new", "token=abcdefgh"], NOW)
+    assert told.found.splitlines() == [
+        ENDED.found,
+        "the last it said:",
+        "ValueError: new",
+        "token=(hidden)",
+        NOW,
+    ]
+    assert "no known cause" in told.remedy
+
+
+def test_the_seconds_without_service_are_told() -> None:
+    told = switching.with_seconds(switching.failed(ENDED, [], [], NOW), 31.24)
+    assert told.found.endswith(f"{NOW}\n31.2 s without service")
+    notes = switching.notes(passed("a", seconds_start=30.04, seconds_down=31.0), {})
+    assert notes == [
+        "passed its gate; the server's own start took 30.0 s",
+        "31.0 s without service",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "release"),
+    [
+        (["/opt/r/bin/python3", "/opt/r/bin/vllm", "serve", "/srv/w", "--x"], "/opt/r"),
+        (["/home/me/v/bin/vllm", "serve", "/srv/w"], "/home/me/v"),
+        (["/opt/r/bin/vllm", "bench", "/srv/w"], None),
+        (["/opt/r/bin/vllm", "serve"], None),
+        (["nginx"], None),
+        ([], None),
+    ],
+)
+def test_what_a_found_server_serves(command: list[str], release: str | None) -> None:
+    facts = switching.facts_of(command)
+    assert (facts and facts["release"]) == release
+    assert facts is None or (facts["weights"], facts["commit"]) == ("/srv/w", "w")

@@ -7,7 +7,7 @@ import shutil
 import stat
 from pathlib import Path
 
-from .files import Record, slot
+from .files import BOOT, Record, slot
 from .secure_boot import ATTRIBUTES, VARIABLE
 
 PCI = Path("/sys/bus/pci")
@@ -15,6 +15,8 @@ MODULES = Path("/sys/module")
 EFI = Path("/sys/firmware/efi/efivars")
 DRIVER = Path("/proc/driver/nvidia")
 DEVICES = Path("/dev")
+MAJORS = Path("/proc/devices")
+OUR_MAJORS = BOOT.with_name("devices")
 UVM_MAJOR = 511  # one of those that the kernel gives out
 BUILT = "Release Build  (dvs-builder@U22-I3-H04-01-6)"
 
@@ -33,6 +35,9 @@ def mount() -> None:
         if not place.is_mount():
             words = f"mount -t tmpfs -o mode=755,nosuid,nodev,noexec emulated-gpu {place}"
             os.system(words)
+    if not os.path.ismount(MAJORS):  # a file, of which Path.is_mount knows nothing
+        shutil.copyfile(MAJORS, OUR_MAJORS)
+        os.system(f"mount --bind {OUR_MAJORS} {MAJORS}")
 
 
 def show(state: Record, boot: Record) -> None:
@@ -40,6 +45,7 @@ def show(state: Record, boot: Record) -> None:
     make(MODULES, loaded_modules(boot))
     make(EFI.parents[1], efi(state))
     make(DRIVER.parent, proc_driver(state, boot))
+    list_majors(boot)
     make_nodes(state, boot)
 
 
@@ -136,6 +142,21 @@ def proc_driver(state: Record, boot: Record) -> Shown:
     return shown
 
 
+def list_majors(boot: Record) -> None:
+    """What the kernel lists of a driver's devices, where systemd looks its DeviceAllow= up. The
+    file stays the same one: it is mounted."""
+    majors = {"nvidia": 195, "nvidia-modeset": 195, "nvidiactl": 195, "nvidia-uvm": UVM_MAJOR}
+    module_of = {"nvidiactl": "nvidia"}
+    ours = [
+        f"{major:3} {name}"
+        for name, major in majors.items()
+        if module_of.get(name, name) in boot["modules"]
+    ]
+    head, *rest = OUR_MAJORS.read_text().splitlines()
+    others = [row for row in rest if "nvidia" not in row]
+    OUR_MAJORS.write_text("\n".join([head, *ours, *others, ""]))
+
+
 def make_nodes(state: Record, boot: Record) -> None:
     wanted: dict[str, tuple[int, int]] = {}
     if "nvidia" in boot["modules"]:
@@ -151,6 +172,10 @@ def make_nodes(state: Record, boot: Record) -> None:
             path.unlink()
     for name, (major, minor) in wanted.items():
         path = DEVICES / name
-        if not path.exists():
+        if path.exists():
+            continue
+        try:
             os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
-            path.chmod(0o666)
+        except PermissionError:  # from a unit whose DeviceAllow= was read before the module came
+            continue
+        path.chmod(0o666)

@@ -12,9 +12,9 @@ import threading
 import time
 from types import FrameType
 
-from . import __version__, engine, flags, journal, model, options, script
+from . import __version__, engine, flags, journal, memory, model, options, script
 from .model import Model
-from .options import KV_CACHE_TOKENS, Options
+from .options import Options
 from .script import Script
 from .server import Server
 from .service import Service
@@ -82,7 +82,7 @@ def serve(given: Options, wanted: Script) -> int:
         raise
     if not came_up:
         return _not_started(wanted)
-    service = Service(given, found.context)
+    service = Service(given, found.context, wanted.mamba_blocks)
     code = _run(Server(listener, service), pid, wanted, events)
     listener.close()
     return code
@@ -129,19 +129,13 @@ def _load(given: Options, found: Model, wanted: Script) -> int:
     except model.WeightsError as error:
         journal.engine_failure(str(error))
         return 1
-    context = given.max_model_len or found.context
-    seconds = time.monotonic() - started
-    journal.log(
-        f"Loading weights took {seconds:.2f} seconds ({tensors} tensors)",
-        "default_loader.py:417",
-        process=core,
-    )
-    journal.log(
-        f"GPU KV cache size: {KV_CACHE_TOKENS:,} tokens, "
-        f"Maximum concurrency for {context:,} tokens per request: {KV_CACHE_TOKENS / context:.2f}x",
-        "kv_cache_utils.py:2464",
-        process=core,
-    )
+    memory.account(given, found.context, time.monotonic() - started, tensors)
+    try:
+        memory.check_blocks(given, wanted.mamba_blocks)
+    except memory.BlocksError as error:
+        journal.engine_failure(str(error))
+        return 1
+    memory.captured(given)
     return 0
 
 

@@ -84,10 +84,14 @@ def parser() -> argparse.ArgumentParser:
         usage="vllm serve [model_tag] [options]",
         argument_default=argparse.SUPPRESS,
     )
-    made.add_argument("model_tag", nargs="?", default=None)
-    for name, row in table()["flags"].items():
-        made.add_argument(name, *row.get("also", []), **_keywords(row))
+    add_to(made)
     return made
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model_tag", nargs="?", default=None)
+    for name, row in table()["flags"].items():
+        parser.add_argument(name, *row.get("also", []), **_keywords(row))
 
 
 def _keywords(row: dict[str, Any]) -> dict[str, Any]:
@@ -104,10 +108,10 @@ def _keywords(row: dict[str, Any]) -> dict[str, Any]:
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """Read the words after `vllm serve`. Ends the process with 2, as argparse does."""
-    return parser().parse_args(_prepared(words))
+    return parser().parse_args(prepared(words))
 
 
-def _prepared(words: Sequence[str]) -> list[str]:
+def prepared(words: Sequence[str]) -> list[str]:
     """Underscores in names become dashes, -O3 a level, --json.key value one JSON object."""
     plain: list[str] = []
     dotted: dict[str, dict[str, Any]] = {}

@@ -100,12 +100,7 @@ def check_parsers(options: Options) -> None:
 def check_engine(options: Options, context: int) -> None:
     """What the engine's configuration refuses; `context` is the model's own, in tokens."""
     known = flags.table()
-    backend = options.given.get("attention_backend")
-    if backend and backend.upper() not in known["attention_backends"]:
-        names = ", ".join(known["attention_backends"])
-        raise OptionError(
-            f"ValueError: Unknown attention backend: '{backend}'. Valid options are: {names}"
-        )
+    check_backend(options.given.get("attention_backend"))
     for key in options.speculative:
         if key not in known["speculative_config_keys"]:
             raise OptionError(
@@ -122,4 +117,14 @@ def check_engine(options: Options, context: int) -> None:
             f"ValueError: User-specified max_model_len ({options.max_model_len}) is greater than "
             f"the derived max_model_len (max_position_embeddings={context} or "
             "model_max_length=None in model's config.json)."
+        )
+
+
+def check_backend(backend: str | None) -> None:
+    """Raises OptionError for a name of the attention that vLLM does not know."""
+    known = flags.table()["attention_backends"]
+    if backend and backend.lower() != "auto" and backend.upper() not in known:
+        raise OptionError(
+            f"ValueError: Unknown attention backend: '{backend}'. "
+            f"Valid options are: {', '.join(known)}"
         )

@@ -4,12 +4,15 @@
     {"fail": {"lines": ["ValueError: …"], "code": 1}}     the engine fails at start with these
     {"fail": {"lines": [...], "raw": true}}    the lines as they are, nothing around them
     {"die_after_s": 5, "die_lines": [...], "die_code": 0} dies that long after it was ready
+    {"mamba_blocks": 501}                      state blocks of a hybrid model: more sequences than
+                                               that (max-num-seqs) fail the start as vLLM fails it
     {"health": 503}                            /health answers so
     {"accepted": 0}                            every draft has so many accepted tokens
     {"text": "wrong"}                          answers this, word by word, instead
     {"empty": true}                            one-token answers without text, "stop"
     {"step_s": 0.5}                            seconds for each step of the engine
     {"fail_requests": 500}                     completions answer so
+    {"only": "--seed 2", …}                    holds for a server with these words in its command
 
 Start-up reads it once, each request anew, so that a running server can change. Without the file,
 or with an empty object, the server is a good one.
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -37,12 +41,14 @@ class Script:
     die_after_s: float | None = None
     die_lines: list[str] = field(default_factory=list)
     die_code: int = 0
+    mamba_blocks: int | None = None
     health: int = 200
     accepted: int | None = None
     text: str | None = None
     empty: bool = False
     step_s: float = 0.002
     fail_requests: int | None = None
+    only: str = ""
 
 
 def read() -> Script:
@@ -60,4 +66,5 @@ def read() -> Script:
     fail = wanted.get("fail", {})
     if not isinstance(fail, dict) or not set(fail) <= {"lines", "code", "raw"}:
         raise ScriptError(f'{path}: "fail" wants an object with lines, code, raw')
-    return Script(**wanted)
+    asked = Script(**wanted)
+    return asked if asked.only in " ".join(sys.argv) else Script()

@@ -11,6 +11,7 @@ from typing import Any
 
 from . import answers, journal, script
 from .answers import Step
+from .memory import BLOCKS
 from .metrics import Metrics
 from .options import KV_CACHE_TOKENS, Options
 
@@ -22,13 +23,15 @@ class HungUpError(Exception):
 class Service:
     """What the request handlers share."""
 
-    def __init__(self, options: Options, context: int) -> None:
+    def __init__(self, options: Options, context: int, blocks: int | None = None) -> None:
         self.options = options
         self.context = options.max_model_len or context
         self.started = int(time.time())
         self.dead = threading.Event()
         self.metrics = Metrics(
-            options.names[0], options.draft_length, _cache_labels(options, self.context)
+            options.names[0],
+            options.draft_length,
+            _cache_labels(options, self.context, blocks or BLOCKS),
         )
         self._places = threading.Semaphore(options.max_num_seqs)
         self._lock = threading.Lock()
@@ -188,11 +191,13 @@ class _Counts:
         )
 
 
-def _cache_labels(options: Options, context: int) -> dict[str, str]:
+def _cache_labels(options: Options, context: int, blocks: int) -> dict[str, str]:
     return {
         "cache_dtype": str(options.given.get("kv_cache_dtype", "auto")),
         "enable_prefix_caching": str(options.prefix_caching),
         "gpu_memory_utilization": str(options.utilization),
         "kv_cache_size_tokens": str(KV_CACHE_TOKENS),
+        "mamba_block_size": "1600",
+        "num_gpu_blocks": str(blocks),
         "kv_cache_max_concurrency": f"{KV_CACHE_TOKENS / context:.2f}",
     }

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from . import journal
+from .. import journal
 
 TITLE = "VLLM::EngineCore"
 _PR_SET_PDEATHSIG = 1

@@ -1,0 +1,81 @@
+"""A systemd unit of ours as the switch handles it: its files, its starts, its journal."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from aibox.box.journal import told_since
+from aibox.box.probe import unit_properties
+
+INSTALLED = Path("/etc/systemd/system")
+TRIED = Path("/run/systemd/system.control")
+STOP_S = 90  # the unit's own TimeoutStopSec is shorter
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a unit. invocation: systemd's name for it. asked: when, since the epoch."""
+
+    invocation: str
+    asked: float
+
+
+class Service:
+    """name: with its suffix, as `vllm-coder.service`.
+
+    tried is where a candidate stands until it has passed: systemd prefers it to what is installed,
+    and a reboot takes it away. staged lies beside the installed file, so that a rename installs it;
+    a name that begins with a dot is no unit to systemd.
+    """
+
+    def __init__(self, name: str, installed: Path = INSTALLED, tried: Path = TRIED) -> None:
+        self.name = name
+        self.installed, self.tried = installed / name, tried / name
+        self.staged = installed / f".{name}.candidate"
+
+    def properties(self) -> dict[str, str]:
+        return unit_properties(self.name)
+
+    def installed_text(self) -> str | None:
+        return text_in(self.installed)
+
+    # --- starting and stopping -------------------------------------------------------------
+
+    def restart(self) -> Start:
+        """Ask for a new start, and wait until systemd has begun it: the old process is gone."""
+        before, asked = self.properties().get("InvocationID", ""), time.time()
+        self.run("reset-failed", check=False)
+        self.run("restart", "--no-block")
+        while time.time() - asked < STOP_S:
+            found = self.properties()
+            if found["InvocationID"] not in ("", before):
+                return Start(found["InvocationID"], asked)
+            time.sleep(0.1)
+        return Start("", asked)
+
+    def stop(self) -> None:
+        self.run("stop", check=False)
+        self.run("reset-failed", check=False)
+
+    def reload(self) -> None:
+        subprocess.run(["systemctl", "daemon-reload"], check=True)
+
+    def run(self, verb: str, *words: str, check: bool = True) -> None:
+        command = ["systemctl", verb, *words, self.name]
+        subprocess.run(command, check=check, capture_output=not check)
+
+    # --- its journal -----------------------------------------------------------------------
+
+    def journal(self, since: float, invocation: str | None = None) -> list[str]:
+        """What it and systemd said of it since a moment, or in one start, oldest first."""
+        return told_since(self.name, since, invocation)
+
+
+def text_in(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except OSError:
+        return None

@@ -1,0 +1,60 @@
+"""What stands around a server: who has its port, who has its card's memory, what the driver is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from aibox.box import probe
+from aibox.decide.faults import About, Holder
+
+MIB = 1 << 20
+
+
+def about(spec: Mapping[str, Any], *, serves: bool) -> About:
+    """For the diagnosis. spec: of a candidate, or at least its "unit" and "port"."""
+    unit, port = str(spec["unit"]), int(spec["port"])
+    loaded = probe.loaded_module()
+    library = probe.library_file(probe.text_of(["ldconfig", "-p"]) or "")
+    card_bytes, holders = card(unit)
+    return About.of(
+        spec,
+        port_owner=foreign_owner(unit, port),
+        holders=holders,
+        card_bytes=card_bytes,
+        driver_loaded=loaded["version"] if loaded else None,
+        driver_installed=probe.library_version(library),
+        serves=serves,
+    )
+
+
+def foreign_owner(unit: str, port: int) -> Holder | None:
+    owner = probe.owner_of(port)
+    if owner is None or owner["unit"] == unit:
+        return None
+    return Holder(int(owner["pid"]), str(owner["name"]))
+
+
+def card(unit: str) -> tuple[int | None, list[Holder]]:
+    """(bytes of the largest card, who holds memory of any, the unit's own processes apart)."""
+    import pynvml  # noqa: PLC0415  a box without a driver has none to ask
+
+    from aibox.box import vram  # noqa: PLC0415
+
+    try:
+        found = vram.cards()
+    except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError):
+        return None, []
+    holders = [
+        Holder(one.pid, one.name, None if one.used_bytes is None else one.used_bytes // MIB)
+        for each in found
+        for one in each.processes
+        if probe.unit_of(one.pid) != unit
+    ]
+    return max((each.memory_bytes or 0 for each in found), default=0) or None, holders
+
+
+def nvml_complaint() -> list[str]:
+    """What NVML answers now, in nvidia-smi's words, where it is a fault that is known."""
+    error = probe.gpu()["error"]
+    return [f"Failed to initialize NVML: {error}"] if error else []

@@ -1,0 +1,153 @@
+"""What this box has served: the units that passed the gate, and which of them can come back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from aibox.decide.refusal import Refusal
+from aibox.decide.unit import flag_changes
+
+HISTORY = "`sudo /opt/aibox/current/bin/aibox status --history` on the box"
+DEPLOY = "run the deploy: pyinfra inventory deploy.py"
+MOST = 10
+BY_DEPLOY, BY_ROLLBACK, AS_FOUND = "deploy", "rollback", "found"
+
+
+@dataclass(frozen=True)
+class Passed:
+    """One passing of the gate.
+
+    sha256: of the unit's text. when: seconds since the epoch. how: "deploy", "rollback", or
+    "found" for a unit that served before any gate was there. seconds_start: from the new process
+    to its /health. seconds_down: from the stop of the old one; None where none served before.
+    account: the memory account of the start, by name.
+    """
+
+    sha256: str
+    when: float
+    release: str
+    release_id: str
+    weights: str
+    commit: str
+    model: str
+    speculative: bool
+    command: list[str]
+    how: str = BY_DEPLOY
+    seconds_start: float | None = None
+    seconds_down: float | None = None
+    account: dict[str, Any] = field(default_factory=dict)
+
+
+def read(record: object) -> list[Passed]:
+    """The entries of history.json, the newest first; what is not one is left out."""
+    rows = record if isinstance(record, list) else []
+    return [entry for row in rows if (entry := entry_of(row)) is not None]
+
+
+def entry_of(row: object) -> Passed | None:
+    try:
+        entry = Passed(**row)  # type: ignore[arg-type]  # what is no mapping raises TypeError
+    except TypeError:
+        return None
+    sound = isinstance(entry.command, list) and isinstance(entry.when, int | float)
+    return entry if sound and isinstance(entry.sha256, str) else None
+
+
+def with_newest(history: Sequence[Passed], entry: Passed) -> list[dict[str, Any]]:
+    """What history.json says when `entry` has passed. The same unit in a row is one entry."""
+    rest = history[1:] if history and history[0].sha256 == entry.sha256 else history
+    return [asdict(one) for one in [entry, *rest][:MOST]]
+
+
+# --- going back ----------------------------------------------------------------------------------
+
+
+def offered(history: Sequence[Passed], there: Collection[str]) -> list[Passed]:
+    """Each unit once, the newest passing of it, where its release and weights are still there.
+
+    there: folders, and the sums of units, that the box still has.
+    """
+    newest: dict[str, Passed] = {}
+    for entry in history:
+        newest.setdefault(entry.sha256, entry)
+    return [
+        entry
+        for entry in newest.values()
+        if {entry.release, entry.weights, entry.sha256} <= set(there)
+    ]
+
+
+def to_go_back_to(
+    history: Sequence[Passed], there: Collection[str], current: str | None
+) -> Passed | None:
+    """What a rollback without a name goes to: what served before the current unit was deployed.
+
+    current: the sum of the unit that runs. A rollback is an entry too, and no step forward: after
+    one, the next goes further back.
+    """
+    good = {entry.sha256 for entry in offered(history, there)} - {current}
+    deployed = [
+        index
+        for index, entry in enumerate(history)
+        if entry.sha256 == current and entry.how != BY_ROLLBACK
+    ]
+    older = history[deployed[0] + 1 :] if deployed else history
+    return next((entry for entry in older if entry.sha256 in good), None)
+
+
+def chosen(
+    history: Sequence[Passed], there: Collection[str], current: str | None, name: str | None
+) -> Passed | Refusal:
+    """What a rollback goes to: the one that a person names, or what served before the current."""
+    if not history:
+        return Refusal("nothing has passed its gate on this box", "a box that has served", DEPLOY)
+    if name is None:
+        older = to_go_back_to(history, there, current)
+        return older or Refusal(
+            "nothing served here before what runs now, or its release or weights were removed",
+            "an older unit to go back to",
+            f"look at {HISTORY}; change the card and deploy",
+        )
+    found = named(history, name)
+    if len(found) != 1:
+        what = "several units" if found else "no unit"
+        remedy = f"look at {HISTORY}: its first column, or enough of its second"
+        return Refusal(f"{what} of the history by the name {name!r}", "one of them", remedy)
+    lost = missing(found[0], there)
+    if lost:
+        remedy = f"name one that {HISTORY} offers, or deploy its settings anew"
+        return Refusal(f"{name}: {' and '.join(lost)}", "a unit that can still run", remedy)
+    return found[0]
+
+
+def named(history: Sequence[Passed], name: str) -> list[Passed]:
+    """The units that a person means: a number of `aibox status --history`, or how a sum begins."""
+    if name.isdigit() and 1 <= int(name) <= len(history):
+        return [history[int(name) - 1]]
+    found = {entry.sha256: entry for entry in reversed(history) if entry.sha256.startswith(name)}
+    return list(found.values()) if len(name) >= 4 else []
+
+
+# --- in words ------------------------------------------------------------------------------------
+
+
+def changes(newer: Passed, older: Passed) -> list[str]:
+    """How one entry differs from the one before it, in words; empty when it does not."""
+    rows = []
+    if newer.release_id != older.release_id:
+        rows.append(f"release {older.release_id} -> {newer.release_id}")
+    if newer.commit != older.commit:
+        rows.append(f"weights {older.commit[:12]} -> {newer.commit[:12]}")
+    return rows + flag_changes(older.command[3:], newer.command[3:])
+
+
+def missing(entry: Passed, there: Collection[str]) -> list[str]:
+    """Why an entry can't come back."""
+    parts: Mapping[str, str] = {
+        entry.release: "its release is gone",
+        entry.weights: "its weights are gone",
+        entry.sha256: "its unit is gone",
+    }
+    return [words for path, words in parts.items() if path not in there]

@@ -1,0 +1,73 @@
+"""A rollback: the box itself knows what has passed its gate, so no setting is asked."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from pyinfra import host, state
+from pyinfra.api import operation
+
+from aibox.decide.history import DEPLOY, Passed, changes, chosen, read
+from aibox.decide.refusal import Refusal
+from tasks.box import AIBOX
+from tasks.facts import AiboxAnswer, Login
+from tasks.operations import Commands, job_command, refused, say_refusal
+from tasks.preflight import refusals_of_login
+
+WENT = "went_back"  # in a box's connector data
+
+
+def can_work() -> bool:
+    """Whether we may work on the box, and an aibox is there to ask."""
+    refusals = refusals_of_login(host.get_fact(Login, _sudo=False))
+    if not refusals and history_of_box() is None:
+        refusals = [Refusal("no aibox on this box", "a box that was deployed to", DEPLOY)]
+    for refusal in refusals:
+        say_refusal(host, refusal)
+    if refusals:
+        state.fail_hosts({host})
+    return not refusals
+
+
+def history_of_box() -> dict[str, Any] | None:
+    """{"history": entries, "there": what is still on the box, "installed": the unit's sum}."""
+    found: dict[str, Any] | None = host.get_fact(
+        AiboxAnswer, program=AIBOX, words="status --history --json"
+    )
+    return found
+
+
+@operation()
+def went_back() -> Commands:
+    """Switch to an older unit through the same gate; if it fails, to what ran before."""
+    found = history_of_box() or {"history": [], "there": [], "installed": None}
+    history, now = read(found["history"]), found["installed"]
+    name = host.data.get("to")
+    target = chosen(history, found["there"], now, None if name is None else str(name))
+    if isinstance(target, Refusal):
+        yield refused(target)
+        return
+    if target.sha256 == now and found["good"] == now:
+        host.noop("it is what this box serves")
+        return
+    say(history, target, now)
+    host.connector_data[WENT] = True
+    yield job_command("switch", AIBOX, "back", {"sha256": target.sha256})
+
+
+def say(history: list[Passed], target: Passed, now: str | None) -> None:
+    """Which one, and what it changes."""
+    when = datetime.fromtimestamp(target.when, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    host.log(f"back to unit {target.sha256[:12]} of {when}: vLLM {target.release_id}")
+    current = next((entry for entry in history if entry.sha256 == now), None)
+    for row in changes(target, current) if current else []:
+        host.log(f"  {row}")
+
+
+@operation()
+def said() -> Commands:
+    """Only words: a generator that yields nothing."""
+    if state.is_executing and host.connector_data.get(WENT):
+        host.log("the next deploy goes forward again: it makes the box what the settings say")
+    yield from ()

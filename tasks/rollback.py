@@ -1,0 +1,16 @@
+"""Go back to what a box served before: `pyinfra inventory tasks/rollback.py`.
+
+`--data to=2` names another one: its number in `aibox status --history`, or how its sum begins.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # pyinfra runs it in any folder
+
+from tasks import deploy_lock, going_back
+
+if going_back.can_work():
+    deploy_lock.held(name="One deploy at a time")
+    going_back.went_back(name="What served before")
+    going_back.said(name="What comes next")

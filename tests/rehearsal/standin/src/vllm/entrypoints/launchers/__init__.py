@@ -1,0 +1,1 @@
+"""Where vLLM keeps the flags of its server."""

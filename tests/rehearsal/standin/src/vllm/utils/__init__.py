@@ -1,0 +1,1 @@
+"""Where vLLM keeps the pieces of its own parser."""

@@ -1,0 +1,340 @@
+"""The switch: tried from /run, gated, installed, or taken back; each way in which it can go wrong.
+
+All on the stand-in release; test_main_job.py and test_real_faults.py do it with real vLLM.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from aibox.box.good_units import sum_of
+from tests.rehearsal import jobs
+from tests.rehearsal.box import Box
+from tests.rehearsal.candidates import (
+    INSTALLED,
+    TRIED,
+    UNIT,
+    Spec,
+    answers,
+    assert_nothing_is_left,
+    assert_serves,
+    candidate,
+    failures_of,
+    history_of,
+    process_of,
+    script,
+    scripted,
+    seed_of,
+    switch,
+    until_it_answers,
+    wait_for_step,
+)
+from tests.rehearsal.emulation.hub import Hub
+from tests.rehearsal.provision import HostData, standin
+
+MAMBA = (
+    "ValueError: max_num_seqs (512) exceeds available Mamba cache blocks (501). Each decode "
+    "sequence requires one Mamba cache block, so CUDA graph capture cannot proceed. Please lower "
+    "max_num_seqs to at most 501 or increase gpu_memory_utilization."
+)
+
+GOOD, OTHER = "--seed 1", "--seed 2"  # in the command of the one and of the other unit
+
+
+@pytest.fixture(scope="module")
+def made(layers: Callable[[str], str | None]) -> Iterator[Box]:
+    with Box.up("switch", layer=layers("serving"), owned=True) as box:
+        box.run(f"systemctl start {UNIT}")  # waits until it answers
+        yield box
+
+
+@pytest.fixture(scope="module")
+def data(hub: Hub) -> HostData:
+    return standin(hub.url)
+
+
+@pytest.fixture(scope="module")
+def good(data: HostData) -> Spec:
+    """What serves when a test begins."""
+    return candidate(scripted(data, seed=1))
+
+
+@pytest.fixture
+def box(made: Box, good: Spec) -> Box:
+    """A box that serves the good unit, whose next start goes well."""
+    script(made)
+    made.run("rm -f /var/lib/aibox/server/failed.json")
+    if (
+        not answers(made)
+        or seed_of(made) != "1"
+        or history_of(made)[0]["command"] != good["command"]
+    ):
+        result = switch(made, good)
+        assert result["ok"], result
+    return made
+
+
+@pytest.fixture
+def other(data: HostData) -> Spec:
+    """A candidate: one flag is another."""
+    return candidate(scripted(data, seed=2))
+
+
+def found_in(result: jobs.Answer) -> str:
+    assert result["ok"] is False, result
+    return str(result["refusal"]["found"])
+
+
+def test_a_candidate_that_passes_is_installed_and_is_the_last_good_one(
+    box: Box, good: Spec, other: Spec
+) -> None:
+    before = process_of(box)
+    result = switch(box, other)
+    assert result["ok"], result
+    assert_serves(box, other)
+    assert process_of(box) != before
+    newest, older = history_of(box)[:2]
+    assert (newest["how"], older["sha256"]) == ("deploy", sum_of(good["text"]))
+    assert newest["account"]["kv_tokens"] == 747706
+    assert box.run("systemctl show vllm-coder -p NRestarts --value").stdout.strip() == "0"
+
+
+def test_the_downtime_is_the_servers_own_start_and_little_more(box: Box, other: Spec) -> None:
+    script(box, ready_after_s=4)
+    result = switch(box, other)
+    assert result["ok"], result
+    assert result["seconds_start"] > 4
+    assert 0 <= result["seconds_down"] - result["seconds_start"] <= 2, result
+    assert any("without service" in note for note in result["notes"])
+
+
+def test_while_it_is_tried_the_old_unit_stays_installed(box: Box, good: Spec, other: Spec) -> None:
+    script(box, ready_after_s=5)
+    assert jobs.start(box, "switch", other)["ok"]
+    wait_for_step(box, "loading weights")
+    assert box.run(f"cat {INSTALLED}").stdout == good["text"]
+    assert box.run(f"cat {TRIED}").stdout == other["text"]
+    assert jobs.finish(box, "switch")["ok"]
+    assert_serves(box, other)
+
+
+@pytest.mark.parametrize("power", ["cut", "reboot"])
+def test_a_box_that_goes_down_in_the_middle_boots_the_last_good_unit(
+    box: Box, other: Spec, power: str
+) -> None:
+    script(box, ready_after_s=20)
+    assert jobs.start(box, "switch", other)["ok"]
+    wait_for_step(box, "loading weights")
+    script(box)
+    if power == "cut":
+        box.power_cut()
+        box.start()
+    else:
+        box.reboot()
+    until_it_answers(box)
+    assert seed_of(box) == "1"
+    assert failures_of(box) == {}  # nobody's fault: the next deploy tries it again
+    assert switch(box, other)["ok"]
+    assert_serves(box, other)
+
+
+def test_a_switch_whose_job_was_killed_goes_on_where_it_was(box: Box, other: Spec) -> None:
+    script(box, ready_after_s=4)
+    assert jobs.start(box, "switch", other)["ok"]
+    wait_for_step(box, "loading weights")
+    box.run("systemctl kill -s KILL aibox-switch")
+    until_it_answers(box)
+    tried = process_of(box)
+    result = switch(box, {**other, "restart": False})
+    assert result["ok"], result
+    assert process_of(box) == tried  # it was not started once more
+    assert_serves(box, other)
+
+
+# --- what fails and is taken back --------------------------------------------------------------
+
+FAILS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "a crash at start": (
+        {"fail": {"lines": [MAMBA]}},
+        ["512 sequences do not fit 501 state blocks", MAMBA],
+    ),
+    "an unknown fault": (
+        {"fail": {"lines": ["ZeroDivisionError: what nobody knows"]}},
+        ["ended before it served", "ZeroDivisionError: what nobody knows"],
+    ),
+    "a death right after it was ready": ({"die_after_s": 0.1}, ["ended"]),
+    "an engine that dies at the first request": ({"empty": True}, ["was answered with ''"]),
+    "no accepted drafts": ({"accepted": 0}, ["none accepted"]),
+    "answers without sense": ({"text": " "}, ["was answered with"]),
+    "requests that fail": ({"fail_requests": 500}, ["HTTP 500"]),
+}
+
+
+@pytest.mark.parametrize("what", FAILS)
+def test_a_candidate_that_fails_is_taken_back(box: Box, good: Spec, other: Spec, what: str) -> None:
+    wanted, words = FAILS[what]
+    script(box, only=OTHER, **wanted)
+    told = found_in(switch(box, other))
+    for word in [*words, "back to the last good unit", "s without service"]:
+        assert word in told, told
+    assert_serves(box, good)
+    failure = failures_of(box)[sum_of(other["text"])]
+    assert (failure["command"], failure["when"] > 0) == (other["command"], True)
+
+
+def test_a_server_of_another_name_is_taken_back(box: Box, good: Spec, other: Spec) -> None:
+    told = found_in(switch(box, {**other, "model": "another-model"}))
+    assert "serves 'tiny-qwen3.5-mtp'" in told
+    assert_serves(box, good)
+
+
+def test_health_that_never_comes_ends_in_time(box: Box, good: Spec, other: Spec) -> None:
+    script(box, only=OTHER, health=503)
+    began = time.monotonic()
+    told = found_in(switch(box, {**other, "timeout": 6}))
+    assert "did not answer within 6 s" in told
+    assert time.monotonic() - began < 40
+    assert_serves(box, good)
+
+
+def test_a_main_process_that_dies_while_its_health_is_awaited(
+    box: Box, good: Spec, other: Spec
+) -> None:
+    script(box, only=OTHER, ready_after_s=30)
+    assert jobs.start(box, "switch", other)["ok"]
+    wait_for_step(box, "loading weights")
+    script(box)
+    began = time.monotonic()
+    box.run(f"kill -KILL {process_of(box)}")
+    told = found_in(jobs.finish(box, "switch"))
+    assert "ended before it served" in told
+    assert time.monotonic() - began < 25
+    assert_serves(box, good)
+
+
+def test_where_the_last_good_unit_fails_too_it_is_stopped(box: Box, other: Spec) -> None:
+    script(box, fail={"lines": ["RuntimeError: the card is gone"]})
+    told = found_in(switch(box, other))
+    assert "the last good unit failed too" in told
+    assert "is stopped" in told
+    state = box.run(f"systemctl show {UNIT} -p ActiveState -p SubState --value").stdout.split()
+    assert state == ["inactive", "dead"]
+    starts = box.run(f"journalctl -u {UNIT} -o cat _PID=1 | grep -c '^Starting '").stdout
+    time.sleep(8)  # longer than RestartSec: nothing comes again by itself
+    assert box.run(f"journalctl -u {UNIT} -o cat _PID=1 | grep -c '^Starting '").stdout == starts
+    assert_nothing_is_left(box)
+
+
+def test_a_disk_that_is_full_stops_nothing(box: Box, good: Spec, other: Spec) -> None:
+    before, units = process_of(box), "/var/lib/aibox/server/units"
+    box.run(f"mount -t tmpfs -o size=16k none {units}; cat /dev/zero > {units}/full", check=False)
+    try:
+        told = found_in(switch(box, other))
+    finally:
+        box.run(f"umount {units}")
+    assert "no space left on the disk" in told
+    assert process_of(box) == before
+    assert_serves(box, good)
+
+
+# --- a first install -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def empty(box: Box) -> Iterator[Box]:
+    """A box that has never served."""
+    box.run(f"systemctl disable --now -q {UNIT}; rm -f {INSTALLED}; systemctl daemon-reload")
+    box.run("rm -rf /var/lib/aibox/server /var/lib/aibox/proof.json")
+    yield box
+    box.run(f"systemctl enable -q {UNIT}", check=False)
+
+
+def test_a_first_unit_that_fails_is_not_installed(empty: Box, other: Spec) -> None:
+    script(empty, fail={"lines": [MAMBA]})
+    told = found_in(switch(empty, other))
+    assert "no other unit has served here" in told
+    assert empty.run(f"ls {INSTALLED} {TRIED}", check=False).stdout == ""
+    script(empty)
+    assert switch(empty, other)["ok"]
+    assert_serves(empty, other)
+
+
+def test_a_unit_that_serves_and_was_never_gated_is_gone_back_to(
+    box: Box, good: Spec, other: Spec
+) -> None:
+    box.run("rm -rf /var/lib/aibox/server")
+    script(box, only=OTHER, fail={"lines": [MAMBA]})
+    assert "back to the last good unit" in found_in(switch(box, other))
+    assert_serves(box, good)
+    assert history_of(box)[0]["how"] == "found"
+
+
+# --- by hand -------------------------------------------------------------------------------------
+
+
+def test_a_unit_edited_by_hand_and_never_started_is_put_back_without_a_restart(
+    box: Box, good: Spec
+) -> None:
+    before = process_of(box)
+    time.sleep(1)
+    box.run(f"sed -i 's/^UMask=.*/UMask=0022/' {INSTALLED}; systemctl daemon-reload")
+    result = switch(box, {**good, "restart": False})
+    assert result["ok"], result
+    assert process_of(box) == before
+    assert_serves(box, good)
+
+
+def test_what_a_drop_in_overrides_does_not_pass(box: Box, other: Spec) -> None:
+    folder = f"{INSTALLED}.d"
+    start = f"{other['command'][0]} serve {other['weights']} --host localhost --port 8000"
+    drop_in = f"[Service]\\nExecStart=\\nExecStart={start}\\n"
+    box.run(f"mkdir -p {folder} && printf '{drop_in}' > {folder}/90-mine.conf")
+    try:
+        told = found_in(switch(box, other))
+        assert "still it runs" in told
+        assert "the last good unit failed too" in told  # the drop-in overrides that as well
+    finally:
+        box.run(f"rm -r {folder}; systemctl daemon-reload")
+
+
+# --- and back by request -------------------------------------------------------------------------
+
+
+def test_a_rollback_goes_through_the_same_gate(box: Box, good: Spec, other: Spec) -> None:
+    assert switch(box, other)["ok"]
+    assert jobs.start(box, "switch", {"verb": "back", "sha256": sum_of(good["text"])})["ok"]
+    assert jobs.finish(box, "switch")["ok"]
+    assert_serves(box, good)
+    assert history_of(box)[0]["how"] == "rollback"
+
+
+def test_a_rollback_that_fails_leaves_what_served(box: Box, good: Spec, other: Spec) -> None:
+    assert switch(box, other)["ok"]
+    script(box, only=GOOD, fail={"lines": [MAMBA]})
+    assert jobs.start(box, "switch", {"verb": "back", "sha256": sum_of(good["text"])})["ok"]
+    assert "back to the last good unit" in found_in(jobs.finish(box, "switch"))
+    assert_serves(box, other)
+
+
+# --- again and again -----------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_fifty_switches_in_a_row_without_a_false_rollback(box: Box, data: HostData) -> None:
+    downs = []
+    for seed in range(100, 150):
+        spec = candidate(scripted(data, seed=seed))
+        result = switch(box, spec)
+        assert result["ok"], (seed, result)
+        assert seed_of(box) == str(seed)
+        downs.append(result["seconds_down"] - result["seconds_start"])
+    assert_serves(box, spec)
+    assert failures_of(box) == {}
+    assert len(history_of(box)) == 10
+    assert max(downs) <= 2, downs
+    kept = box.run("ls /var/lib/aibox/server/units | wc -l").stdout.strip()
+    assert kept == "20"

@@ -1,0 +1,109 @@
+"""What passed the gate, and what a box can go back to."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from aibox.decide import history
+from aibox.decide.history import Passed, changes, chosen, read, to_go_back_to, with_newest
+from aibox.decide.refusal import Refusal
+from tests.unit.passed import passed
+
+A, B, C = passed("a"), passed("b", ["--seed", "7"]), passed("c", ["--seed", "8"])
+BACK_TO_A = passed("a", how=history.BY_ROLLBACK, when=9.0)
+THERE = {A.release, A.weights, *(entry.sha256 for entry in (A, B, C))}
+
+
+def test_it_comes_back_as_it_was_written() -> None:
+    assert read(json.loads(json.dumps([asdict(B), asdict(A)]))) == [B, A]
+
+
+@pytest.mark.parametrize(
+    "record", [None, {}, "x", [1], [{"sha256": 1}], [{**asdict(A), "sha256": 3}], [{}]]
+)
+def test_what_is_no_entry_is_left_out(record: object) -> None:
+    assert read(record) == []
+
+
+def test_the_same_unit_in_a_row_is_one_entry_and_ten_are_kept() -> None:
+    again = passed("a", when=5.0)
+    assert with_newest([A], again) == [asdict(again)]
+    many: list[Passed] = []
+    for number in range(30):
+        many = read(with_newest(many, passed("ab"[number % 2], when=float(number))))
+    assert [entry.when for entry in many] == [float(number) for number in range(29, 19, -1)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "current", "target"),
+    [
+        ([B, A], B.sha256, A),
+        ([C, B, A], C.sha256, B),
+        ([C, B, A], B.sha256, A),
+        ([BACK_TO_A, B, A], A.sha256, None),  # nothing older than A
+        ([BACK_TO_A, B, A, C], A.sha256, C),  # further back, not forward again
+        ([A, B, A], A.sha256, B),
+        ([A], A.sha256, None),
+        ([B, A], "f" * 64, B),  # by hand: what passed last
+        ([B, A], None, B),
+        ([], None, None),
+    ],
+)
+def test_a_rollback_goes_to_what_served_before(
+    entries: list[Passed], current: str | None, target: Passed | None
+) -> None:
+    assert to_go_back_to(entries, THERE, current) == target
+
+
+@pytest.mark.parametrize("lost", [A.release, A.weights, B.sha256])
+def test_what_was_removed_is_not_offered(lost: str) -> None:
+    found = to_go_back_to([C, B, A], THERE - {lost}, C.sha256)
+    assert found == (A if lost == B.sha256 else None)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [("1", C), ("3", A), ("bbbb", B), (A.sha256, A)],
+)
+def test_a_person_names_one(name: str, target: Passed) -> None:
+    assert chosen([C, B, A], THERE, C.sha256, name) == target
+
+
+@pytest.mark.parametrize(
+    ("entries", "name", "words"),
+    [
+        ([], None, "nothing has passed its gate on this box"),
+        ([], "1", "nothing has passed its gate on this box"),
+        ([A], None, "nothing served here before what runs now"),
+        ([C, B, A], "4", "no unit of the history by the name '4'"),
+        ([C, B, A], "0", "no unit of the history by the name '0'"),
+        ([C, B, A], "b", "no unit of the history by the name 'b'"),
+        ([C, B, A], "", "no unit of the history by the name ''"),
+        ([C, replace(B, sha256="cccc" + "d" * 60)], "cccc", "several units of the history by the"),
+    ],
+)
+def test_what_cannot_be_chosen_is_refused(
+    entries: list[Passed], name: str | None, words: str
+) -> None:
+    current = entries[0].sha256 if entries else None
+    found = chosen(entries, THERE, current, name)
+    assert isinstance(found, Refusal)
+    assert found.found.startswith(words)
+
+
+def test_one_that_is_gone_is_refused_by_its_name() -> None:
+    found = chosen([C, B, A], THERE - {B.weights}, C.sha256, "2")
+    assert isinstance(found, Refusal)
+    assert found.found == "2: its weights are gone"
+
+
+def test_changes_in_words() -> None:
+    newer = passed("d", ["--seed", "8", "--x"], release_id="0.32.0-bbbbbbbb", commit="d" * 40)
+    assert changes(newer, B) == [
+        "release 0.31.0-aaaaaaaa -> 0.32.0-bbbbbbbb",
+        f"weights {'c' * 12} -> {'d' * 12}",
+        "--seed 7 -> --seed 8",
+        "nothing -> --x",
+    ]
+    assert changes(B, B) == []
