@@ -584,6 +584,24 @@ NO_CONFIG = words(
 )
 
 DRIVER_RULES = (
+    # what `aibox gpu` says, before the server begins
+    rule(
+        "gpu_held",
+        r"found (?P<free>[\d.]+ [KMG]iB) of the card are free; held by (?P<holders>[^\n]{1,400})",
+        words(
+            "other processes hold the card: {free} are free, held by {holders}",
+            "end what holds the memory, or lower gpu-memory-utilization in {card}",
+        ),
+        passing=True,
+    ),
+    rule(
+        "no_driver",
+        r"found (?P<what>there is no NVML on this box[^\n]{0,60}|the driver does not answer: "
+        r"[^\n]{1,200}|the driver shows no card|there is no /dev/nvidia[^\n]{0,60}|"
+        r"this start may not open /dev/[^\n]{0,60})",
+        words("{what}", "run the deploy: its driver stage says what is missing, and mends it"),
+        passing=True,
+    ),
     rule(
         "gpu_lost",
         r"NVRM: Xid \(PCI:[\w:.]+\): 79,|NVRM: GPU [\w:.]+: GPU has fallen off the bus",

@@ -233,6 +233,7 @@ def test_a_failed_unit_may_be_tried_again_by_one_word(control: Control) -> None:
 
 
 def test_going_back_is_one_command(control: Control) -> None:
-    done = control.run(*["pyinfra", "inventory", "tasks/rollback.py"], "-y")
+    words = "pyinfra inventory tasks/rollback.py"
+    done = control.run(*words.split(), "-y")
     assert done.returncode == 1, done.stderr  # there is nothing before the first
     assert "nothing served here before what runs now" in done.stderr

@@ -798,3 +798,34 @@ def test_the_words_of_faults_in_another_order_name_no_cause(lines: list[str]) ->
 def test_every_kind_stands_in_one_place_of_the_order() -> None:
     assert len(ORDER) == len(set(ORDER))
     assert {row[1] for row in TOLD} <= set(ORDER)
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "found"),
+    [
+        (
+            "found     8.79 GiB of the card are free; held by pid 411 python3 81920 MiB",
+            "gpu_held",
+            "other processes hold the card: 8.79 GiB are free, held by pid 411 python3 81920 MiB",
+        ),
+        (
+            "found     there is no NVML on this box (libnvidia-ml.so.1)",
+            "no_driver",
+            "there is no NVML on this box (libnvidia-ml.so.1)",
+        ),
+        (
+            "found     the driver does not answer: Unknown Error",
+            "no_driver",
+            "the driver does not answer: Unknown Error",
+        ),
+    ],
+)
+def test_what_the_wait_for_the_card_says_is_known(line: str, kind: str, found: str) -> None:
+    waiting = "waiting for the card, at most 90 s: 8.79 GiB of the card are free; held by pid 411"
+    causes = diagnose([waiting, line, "expected  a driver", "do        mend it"], ABOUT)
+    assert [(cause.kind, cause.found, cause.passing) for cause in causes] == [(kind, found, True)]
+
+
+def test_only_waiting_is_no_fault() -> None:
+    waiting = "waiting for the card, at most 90 s: 8.79 GiB of the card are free; held by pid 411"
+    assert diagnose([waiting, "the card is free after 3.2 s"], ABOUT) == []
