@@ -8,7 +8,7 @@ from pyinfra.api import deploy, operation
 from aibox.decide import driver_sources, toolkit
 from tasks import ledger
 from tasks.box import AIBOX, Box
-from tasks.drift_report import because
+from tasks.drift_report import is_due
 from tasks.driver import evidence_of
 from tasks.operations import Commands, job_command, refused
 
@@ -27,11 +27,8 @@ def toolkit_packages(box: Box, cuda: str) -> Commands:
     """The versioned toolkit; never the unversioned names, which move on to another minor."""
     ledger.of(host).packages[toolkit.toolkit_package(cuda)] = cuda
     reasons = toolkit.toolkit_reasons(evidence_of(box), cuda)
-    if not reasons:
-        host.noop(f"the toolkit of CUDA {cuda} is installed")
+    if not is_due(host, reasons, f"the toolkit of CUDA {cuda} is installed"):
         return
-    for reason in reasons:
-        because(host, reason)
     yield job_command("cuda", AIBOX, "packages", driver_sources.toolkit_spec(box.driver))
     refusal = toolkit.toolkit_assertion(evidence_of(box), cuda)
     if refusal is not None:
@@ -42,9 +39,6 @@ def toolkit_packages(box: Box, cuda: str) -> Commands:
 def compiler_proven(box: Box, cuda: str) -> Commands:
     """Proven once for each nvcc and C library: some do not go together."""
     reasons = toolkit.proof_reasons(evidence_of(box), cuda)
-    if not reasons:
-        host.noop("this nvcc has compiled on this C library")
+    if not is_due(host, reasons, "this nvcc has compiled on this C library"):
         return
-    for reason in reasons:
-        because(host, reason)
     yield job_command("compiler", AIBOX, "toolkit_proof", {"toolkit": cuda})

@@ -38,6 +38,15 @@ def because(box: Host, text: str, diff: Sequence[str] = ()) -> None:
         _told.setdefault(box.name, {}).setdefault(box.current_op_hash, []).append(reason)
 
 
+def is_due(box: Host, reasons: Sequence[str], otherwise: str) -> bool:
+    """Whether the operation at work has something to do: each reason is noted, or that none is."""
+    for reason in reasons:
+        because(box, reason)
+    if not reasons:
+        box.noop(otherwise)
+    return bool(reasons)
+
+
 def difference(path: str, old: bytes, new: bytes) -> list[str]:
     """How a file on the box differs from the one that is wanted, without what looks secret."""
     there, wanted = (without_secrets(text.decode(errors="replace")) for text in (old, new))

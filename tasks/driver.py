@@ -15,7 +15,7 @@ from aibox.decide.refusal import Refusal
 from aibox.decide.vram import Card, VramReport, judge, power_reasons, power_refusal
 from tasks import ledger, preflight
 from tasks.box import AIBOX, Box
-from tasks.drift_report import because
+from tasks.drift_report import because, is_due
 from tasks.facts import AiboxAnswer
 from tasks.operations import (
     Commands,
@@ -142,11 +142,8 @@ def driver_packages(box: Box) -> Commands:
         ledger.of(host).packages[name] = wanted.version
     found = evidence_of(box)
     reasons = [*driver.install_reasons(found, wanted), *driver.hold_reasons(found, wanted)]
-    if not reasons:
-        host.noop(f"driver {wanted.version} is installed and held")
+    if not is_due(host, reasons, f"driver {wanted.version} is installed and held"):
         return
-    for reason in reasons:
-        because(host, reason)
     yield job_command("driver", AIBOX, "packages", driver_sources.packages_spec(found, wanted))
 
 
@@ -154,11 +151,9 @@ def driver_packages(box: Box) -> Commands:
 def modules_built(box: Box) -> Commands:
     """For the running kernel and the newest: a kernel without the module boots without the card."""
     kernels = driver.kernels_to_build(evidence_of(box), box.driver)
-    if not kernels:
-        host.noop("the modules are built")
+    reasons = [f"no module {box.driver.version} for kernel {kernel}" for kernel in kernels]
+    if not is_due(host, reasons, "the modules are built"):
         return
-    for kernel in kernels:
-        because(host, f"no module {box.driver.version} for kernel {kernel}")
     spec = {"version": box.driver.version, "kernels": list(kernels)}
     yield job_command("modules", AIBOX, "modules", spec)
     refusal = driver.built_assertion(evidence_of(box), box.driver)
@@ -169,11 +164,8 @@ def modules_built(box: Box) -> Commands:
 @operation()
 def initramfs_renewed(box: Box) -> Commands:
     reasons = driver.initramfs_reasons(evidence_of(box))
-    if not reasons:
-        host.noop("the initramfs knows that nouveau is off")
+    if not is_due(host, reasons, "the initramfs knows that nouveau is off"):
         return
-    for reason in reasons:
-        because(host, reason)
     yield "update-initramfs -u -k all"
 
 
@@ -181,11 +173,8 @@ def initramfs_renewed(box: Box) -> Commands:
 def driver_loaded(box: Box) -> Commands:
     """Reboots where the state asks for it: a run killed after the installation still needs it."""
     reasons = driver.reboot_reasons(evidence_of(box), box.driver)
-    if not reasons:
-        host.noop("what is installed is what is loaded")
+    if not is_due(host, reasons, "what is installed is what is loaded"):
         return
-    for reason in reasons:
-        because(host, reason)
     serving = server_state(box)["health"] == 200
     refusal = reboot_refusal(reasons, (), serving, box.driver)
     if refusal is not None:
@@ -201,11 +190,8 @@ def driver_loaded(box: Box) -> Commands:
 def unified_memory(box: Box) -> Commands:
     """CUDA needs the node; at a boot modules-load.d makes it."""
     reasons = driver.uvm_reasons(evidence_of(box))
-    if not reasons:
-        host.noop("/dev/nvidia-uvm is there, or comes with the module")
+    if not is_due(host, reasons, "/dev/nvidia-uvm is there, or comes with the module"):
         return
-    for reason in reasons:
-        because(host, reason)
     yield "modprobe nvidia-uvm && (nvidia-modprobe -u -c 0 || true)"
 
 
@@ -244,11 +230,8 @@ def reboot_survived(box: Box) -> Commands:
         host.noop("comes with the driver")
         return
     reasons = driver.next_boot_reasons(evidence_of(box), box.driver)
-    if not reasons:
-        host.noop("the newest kernel has the module")
+    if not is_due(host, reasons, "the newest kernel has the module"):
         return
-    for reason in reasons:
-        because(host, reason)
     yield refused(next_boot_refusal(reasons, box.driver))
 
 

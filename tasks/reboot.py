@@ -20,7 +20,6 @@ from tasks import connection, deploy_lock, fact_pipelining
 from tasks.operations import Commands, connector_arguments, refused, say_refusal
 from tasks.progress import WITHOUT_TERMINAL_S, duration
 
-DONE = "rebooted_for"  # in a box's connector data: why this run has rebooted it
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 # Detached: the command must end well before the connection does.
 REBOOT = (
@@ -34,13 +33,11 @@ LONG_S = 180  # a server with much memory takes minutes to its boot loader
 def rebooted(reasons: Sequence[str], timeout_s: int) -> Commands:
     """Commands that reboot the box and go on when it is up again; for a generator of its own.
 
-    reasons: from the box's state, told to the person. A state that a reboot of this run has not
-    mended is a failure, never a second reboot.
+    reasons: from the box's state, told to the person. Whoever asks for it looks at the state again
+    then: one that a reboot has not mended is a failure, never a second reboot.
     """
     if isinstance(host.connector, LocalConnector):
         yield refused(reboot_it_yourself(reasons))
-    elif done := host.connector_data.get(DONE):
-        yield refused(useless(done, reasons))
     else:
         yield FunctionCommand(reboot, (list(reasons), timeout_s), {})
 
@@ -63,7 +60,6 @@ def useless(before: Sequence[str], now: Sequence[str]) -> Refusal:
 
 def reboot(state: State, host: Host, reasons: Sequence[str], timeout_s: int) -> bool:
     """Reboot the box and wait for another boot id. Says what it does; False after a refusal."""
-    host.connector_data[DONE] = list(reasons)
     for reason in reasons:
         host.log(f"rebooting: {reason}")
     before = said(host, BOOT_ID)
