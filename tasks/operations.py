@@ -304,7 +304,8 @@ def follow_job(box: Host, program: str, name: str) -> bool:
         say_refusal(box, Refusal(f"no trace of the job {name}", "a result of it", remedy))
     elif not result["ok"]:
         say_refusal(box, Refusal(**result["refusal"]))
-    for note in (result or {}).get("notes", ()):
+    said = result or {}
+    for note in [*said.get("warnings", ()), *said.get("notes", ())]:
         box.log(f"{name}: {note}")
     return bool(result and result["ok"])
 

@@ -310,6 +310,9 @@ def end(service: Service) -> None:
 
 
 def remembered(spec: Spec, cause: dict[str, Any] | None, said: list[str]) -> None:
+    """Held against a candidate; not against the last good unit, which nothing else can replace."""
+    if sum_of(spec["text"]) in [entry.sha256 for entry in good_units.passed()[:1]]:
+        return
     failure = {"when": time.time(), "command": spec["command"], "cause": cause, "lines": said}
     try:
         good_units.remember_failure(sum_of(spec["text"]), failure)
@@ -320,7 +323,8 @@ def remembered(spec: Spec, cause: dict[str, Any] | None, said: list[str]) -> Non
 def brought_back(service: Service, good: Spec | None, progress: Progress) -> str:
     """What runs now, in words."""
     if good is None:
-        return f"{service.name} is stopped: no other unit has served here"
+        why = "it is itself the last good unit" if good_units.passed() else "nothing served before"
+        return f"{service.name} is stopped: {why}"
     progress.step("going back to the last good unit")
     spec = {**good, "restart": True}
     try:

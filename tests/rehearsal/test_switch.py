@@ -162,6 +162,33 @@ FAILS: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"fail": {"lines": [MAMBA]}},
         ["512 sequences do not fit 501 state blocks", MAMBA],
     ),
+    "too little of the card is free": (
+        {
+            "fail": {
+                "lines": [
+                    "ValueError: Free memory on device cuda:0 (8.88/94.97 GiB) on startup is less "
+                    "than desired GPU memory utilization (0.87, 82.62 GiB). Decrease GPU memory "
+                    "utilization or reduce GPU memory used by other processes."
+                ]
+            }
+        },
+        ["8.88", "82.62"],
+    ),
+    "a driver that was replaced": (
+        {"fail": {"lines": ["Failed to initialize NVML: Driver/library version mismatch"]}},
+        ["version mismatch"],
+    ),
+    "no nvcc": (
+        {
+            "fail": {
+                "lines": [
+                    "RuntimeError: Could not find nvcc and default cuda_home='/usr/local/cuda' "
+                    "doesn't exist"
+                ]
+            }
+        },
+        ["nvcc"],
+    ),
     "an unknown fault": (
         {"fail": {"lines": ["ZeroDivisionError: what nobody knows"]}},
         ["ended before it served", "ZeroDivisionError: what nobody knows"],
@@ -229,6 +256,15 @@ def test_where_the_last_good_unit_fails_too_it_is_stopped(box: Box, other: Spec)
     assert_nothing_is_left(box)
 
 
+def test_the_last_good_unit_itself_is_not_held_to_have_failed(box: Box, good: Spec) -> None:
+    script(box, fail={"lines": ["RuntimeError: the card is gone"]})
+    assert "it is itself the last good unit" in found_in(switch(box, good))
+    assert failures_of(box) == {}
+    script(box)
+    assert switch(box, good)["ok"]
+    assert_serves(box, good)
+
+
 def test_a_disk_that_is_full_stops_nothing(box: Box, good: Spec, other: Spec) -> None:
     before, units = process_of(box), "/var/lib/aibox/server/units"
     box.run(f"mount -t tmpfs -o size=16k none {units}; cat /dev/zero > {units}/full", check=False)
@@ -256,7 +292,7 @@ def empty(box: Box) -> Iterator[Box]:
 def test_a_first_unit_that_fails_is_not_installed(empty: Box, other: Spec) -> None:
     script(empty, fail={"lines": [MAMBA]})
     told = found_in(switch(empty, other))
-    assert "no other unit has served here" in told
+    assert "nothing served before" in told
     assert empty.run(f"ls {INSTALLED} {TRIED}", check=False).stdout == ""
     script(empty)
     assert switch(empty, other)["ok"]
