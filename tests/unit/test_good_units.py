@@ -1,0 +1,86 @@
+"""What the box remembers of its server, on a disk."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aibox.box import good_units
+from aibox.box.good_units import sum_of
+from tests.unit.passed import passed
+
+
+@pytest.fixture(autouse=True)
+def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    folder = tmp_path / "server"
+    monkeypatch.setattr(good_units, "SERVER_STATE", folder)
+    return folder
+
+
+def spec(text: str = "[Unit]\n", **more: Any) -> dict[str, Any]:
+    return {"unit": "vllm-coder.service", "text": text, **more}
+
+
+def test_a_unit_is_kept_with_all_that_its_gate_asks(state: Path) -> None:
+    good_units.keep(spec(restart=True, retry=True, how="rollback", verb="back", port=8000))
+    name = sum_of("[Unit]\n")
+    assert good_units.kept(name) == spec(port=8000)  # not what only one run was told
+    assert (state / f"units/{name}.service").read_text() == "[Unit]\n"
+
+
+def test_one_that_is_not_whole_is_not_there(state: Path) -> None:
+    good_units.keep(spec())
+    name = sum_of("[Unit]\n")
+    (state / f"units/{name}.json").write_text(json.dumps(spec("another")))
+    assert good_units.kept(name) is None
+    (state / f"units/{name}.json").write_text("{")
+    assert good_units.kept(name) is None
+    assert good_units.kept("0" * 64) is None
+
+
+def test_only_what_the_history_names_is_kept(state: Path) -> None:
+    good_units.keep(spec("old"))
+    good_units.keep(spec("new"))
+    good_units.mark_good(passed("a", sha256=sum_of("new")))
+    assert {path.stem for path in (state / "units").iterdir()} == {sum_of("new")}
+    assert [entry.sha256 for entry in good_units.passed()] == [sum_of("new")]
+
+
+def test_what_has_passed_has_no_longer_failed() -> None:
+    good_units.remember_failure("a" * 64, {"when": 1.0})
+    good_units.remember_failure("b" * 64, {"when": 2.0})
+    good_units.mark_good(passed("a"))
+    assert good_units.failures() == {"b" * 64: {"when": 2.0}}
+
+
+def test_the_last_failures_are_remembered() -> None:
+    for number in range(30):
+        good_units.remember_failure(str(number), {"when": number})
+    good_units.remember_failure("12", {"when": 99})
+    names = list(good_units.failures())
+    assert len(names) == good_units.MOST_FAILED
+    assert names[-1] == "12"
+    assert "9" not in names
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"a": 1}', "null"])
+def test_records_that_cannot_be_read_are_none(state: Path, content: str) -> None:
+    state.mkdir()
+    for name in ("history.json", "failed.json"):
+        (state / name).write_text(content)
+    assert good_units.passed() == []
+    assert not [value for value in good_units.failures().values() if not isinstance(value, int)]
+
+
+def test_what_is_still_there(tmp_path: Path) -> None:
+    release, weights = tmp_path / "release", tmp_path / "weights"
+    for folder, record in ((release, "release.json"), (weights, ".verified.json")):
+        folder.mkdir()
+        (folder / record).write_text("{}")
+    good_units.keep(spec())
+    name = sum_of("[Unit]\n")
+    good_units.mark_good(passed("a", sha256=name, release=str(release), weights=str(weights)))
+    assert good_units.still_there() == {name, str(release), str(weights)}
+    (release / "release.json").unlink()
+    assert good_units.still_there() == {name, str(weights)}
