@@ -121,9 +121,11 @@ def switching(
     """
     sum_wanted = hashlib.sha256(text.encode()).hexdigest()
     reasons = reasons_to_restart(state, wanted)
+    good = state is not None and state["good"] == sum_wanted
     if state is None or state["file"] is None:
-        return Switching(reasons, restart=True)
-    runs_from, good = state["file"], state["good"] == sum_wanted
+        lost_only = good and not reasons_to_restart(with_a_file(state), wanted)
+        return Switching(reasons, restart=not lost_only)
+    runs_from = state["file"]
     edited_only = (
         good and runs_from["sha256"] != sum_wanted and reasons == [OLDER_THAN_FILE]
     )  # by hand, and never started: what runs is what passed
@@ -138,6 +140,11 @@ def switching(
     if not reasons and not good:
         reasons.append("it has not passed its gate yet")
     return Switching(reasons, restart)
+
+
+def with_a_file(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The same server, had its unit's file not been taken away."""
+    return state and {**state, "file": {"changed": 0.0}}
 
 
 def service_settings(unit: str) -> list[str]:

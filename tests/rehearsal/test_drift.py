@@ -200,11 +200,10 @@ KINDS = {
         1,
         *edited(UNIT, "s/^RestartSec=5/RestartSec=77/; /^User=/aEnvironment=HF_TOKEN=hunter2"),
         (
-            f"Server: {UNIT} has another content",
+            "Server: its unit file is not the wanted one",
             "-RestartSec=77",
             "+RestartSec=5",
             "-Environment=HF_TOKEN=(hidden)",
-            "Server: it is older than its unit file",
         ),
     ),
     "a configuration that is gone": Drift(1, *gone(APT), (f"Base: {APT} is not there as a file",)),
@@ -256,7 +255,10 @@ KINDS = {
         ),
     ),
     "a file with another mode": Drift(
-        2, f"chmod 666 {UNIT}", f"chmod 644 {UNIT}", (f"Server: {UNIT} has mode 666, not 644",)
+        2,
+        f"chmod 666 {UNIT}",
+        f"chmod 644 {UNIT}",
+        (f"Server: {UNIT} is root:root 666, not root:root 644",),
     ),
     "a file of another owner": Drift(
         2,
@@ -268,7 +270,7 @@ KINDS = {
         2,
         "systemctl stop vllm-coder",
         "systemctl start vllm-coder",
-        ("Server: it is inactive", "Proof: the server does not run yet"),
+        ("Server: it is inactive",),
     ),
     "weights that are gone": Drift(
         2,
@@ -348,7 +350,7 @@ KINDS = {
         "systemctl revert vllm-coder",
         ("foreign: drop-in /etc/systemd/system.control/vllm-coder.service.d/50-CPUWeight.conf",),
     ),
-    "a unit that is gone": Drift(4, *gone(UNIT), (f"Server: {UNIT} is not there as a file",)),
+    "a unit that is gone": Drift(4, *gone(UNIT), ("Server: its unit file is gone",)),
     "a service that has failed": Drift(
         5,
         f"mkdir -p {RUNTIME_DROP_INS} && printf '[Service]\\nRestart=no\\n' >{NO_RESTART}"
@@ -362,7 +364,7 @@ KINDS = {
         f"{gone(UNIT, f'ln -s /dev/null {UNIT}')[0]} && {RELOAD}",
         f"{gone(UNIT)[1]} && {RELOAD}",
         (
-            f"Server: {UNIT} is not there as a file",
+            "Server: its unit file is not the wanted one",
             "Server: vllm-coder.service is disabled or masked",
         ),
     ),

@@ -178,6 +178,20 @@ NOT_WANTED = "its unit file is not the wanted one"
     [
         pytest.param(state(), TEXT, [], False, id="all is well"),
         pytest.param(None, None, ["it is not there yet"], True, id="a bare box"),
+        pytest.param(
+            state(file=None, installed=None),
+            None,
+            ["its unit file is gone"],
+            False,
+            id="taken away under what has passed",
+        ),
+        pytest.param(
+            state(file=None, installed=None, good="0"),
+            None,
+            ["its unit file is gone"],
+            True,
+            id="taken away under what has not",
+        ),
         pytest.param(installed(OTHER_TEXT), OTHER_TEXT, [NOT_WANTED], True, id="another user"),
         pytest.param(
             installed(OTHER_WORDS), OTHER_WORDS, [NOT_WANTED], False, id="another comment"
