@@ -329,7 +329,7 @@ KINDS = {
         ("Base: /opt/aibox is root:vllm 755, not root:root 755",),
     ),
     "a proof that is gone": Drift(
-        3,
+        7,
         *gone("/var/lib/aibox/proof.json"),
         ("Proof: this command line has not been proven yet",),
     ),
