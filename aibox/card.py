@@ -39,6 +39,7 @@ _NOT_THE_CARDS = {
     "uds": "the unit binds the server to localhost",
     "config": "flags have one home, the card",
     "api-key": "a secret must not stand on a command line",
+    "hf-token": "a secret must not stand on a command line",
 }
 
 

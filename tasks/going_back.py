@@ -41,14 +41,15 @@ def history_of_box() -> dict[str, Any] | None:
 @operation()
 def went_back() -> Commands:
     """Switch to an older unit through the same gate; if it fails, to what ran before."""
-    found = history_of_box() or {"history": [], "there": [], "installed": None}
+    found = history_of_box() or {"history": [], "there": [], "installed": None, "serves": False}
     history, now = read(found["history"]), found["installed"]
     name = host.data.get("to")
-    target = chosen(history, found["there"], now, None if name is None else str(name))
+    name = None if name is None else str(name)
+    target = chosen(history, found["there"], now, name, serves=found["serves"])
     if isinstance(target, Refusal):
         yield refused(target)
         return
-    if target.sha256 == now and found["good"] == now:
+    if target.sha256 == now and found["serves"]:
         host.noop("it is what this box serves")
         return
     say(history, target, now)

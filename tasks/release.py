@@ -13,6 +13,7 @@ from tasks.box import AIBOX, Box
 from tasks.drift_report import because
 from tasks.facts import Probe
 from tasks.operations import Commands, job_command, roots_own
+from tasks.server import server_state
 
 
 @deploy("Release")
@@ -75,7 +76,9 @@ def older_removed(box: Box) -> Commands:
     found = host.get_fact(Probe, "releases", json.dumps(asked))
     standing = [Standing(name, made) for name, made in found["standing"].items()]
     proven = served(found["records"][box.proof_record])
-    names = superfluous(standing, box.release.release_id, proven)
+    good = server_state(box)["good_release"]
+    named = {good: "last good"} if good else {}
+    names = superfluous(standing, box.release.release_id, proven, named)
     if not names:
         host.noop("no release is left over")
         return

@@ -1,6 +1,7 @@
 """Does this release's vLLM take a command line? Run by the release's own python, never imported.
 
-Standard input: {"words": ["serve", weights, flags…]}. Standard output: one line of JSON,
+Standard input: {"words": ["serve", weights, flags…], "environment": {name: text}}, the latter taken
+on before vLLM is read. Standard output: one line of JSON,
 
     {"version", "faults": [{"flag", "found", "expected"}], "warnings": [{"flag", "text"}],
      "resolved": {what the parser made of some flags}}
@@ -40,7 +41,9 @@ class ParseError(Exception):
 
 
 def main() -> int:
-    words = json.load(sys.stdin)["words"]
+    given = json.load(sys.stdin)
+    words = given["words"]
+    os.environ.update(given.get("environment", {}))
     # vLLM and its libraries log to standard output, which is the answer's alone
     answer_to = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aibox.box import probe, status, surroundings
+from aibox.box import good_units, probe, status, surroundings
 from aibox.box.journal import KERNEL, LINES, Told, starts_of
 from aibox.decide import manifest, memory_account
 from aibox.decide.doctor import Findings, screen
@@ -119,7 +119,8 @@ def memory(starts: Sequence[Told], about: About, port: int | None) -> list[tuple
         shown = memory_account.rows(found, about.card_bytes, about.flags)
         if found.kv_cache is not None or found.kv_tokens is not None:
             return shown
-    return []
+    kept = [memory_account.of_record(entry.account) for entry in good_units.passed()[:1]]
+    return memory_account.rows(kept[0], about.card_bytes, about.flags) if kept else []
 
 
 # --- the report --------------------------------------------------------------------------------

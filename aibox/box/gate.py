@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Any
 
 from aibox.box.job import JobError, Progress, Spec
@@ -15,17 +16,21 @@ from aibox.decide.secrecy import without_secrets
 from aibox.decide.unit import differences
 
 
-def passes(spec: Spec, service: Service, start: Start, progress: Progress) -> dict[str, Any] | None:
+def passes(
+    spec: Spec, service: Service, start: Start, progress: Progress, *, strict: bool = True
+) -> dict[str, Any] | None:
     """Health of this very process, its command line, the model's name, a sane answer with drafts.
 
     A spec whose "probe" is null, of a unit that was found serving, is asked for the rest only.
-    Returns the proof, see prove.py. Raises JobError.
+    strict: whether command line and
+    environment count. Returns the proof, see prove.py. Raises JobError.
     """
     progress.step("proving that it serves")
     pid = same_process(service, start)
-    if health(spec["port"]) != 200 or not holds(pid, listening(spec["port"])):
+    if not answers(pid, spec["port"]):
         raise not_served(spec, f"/health on port {spec['port']} is not its main process's own")
-    running_as_wanted(spec, service)
+    if strict:
+        running_as_wanted(spec, service)
     model = model_served(spec["port"])
     if spec["model"] is not None and model != spec["model"]:
         raise JobError(
@@ -37,6 +42,11 @@ def passes(spec: Spec, service: Service, start: Start, progress: Progress) -> di
     if same_process(service, start) != pid:
         raise not_served(spec, "its main process was replaced while it was asked")
     return proof
+
+
+def answers(pid: int, port: int) -> bool:
+    """Whether this very process, and no other, answers /health with 200."""
+    return holds(pid, listening(port)) and health(port) == 200
 
 
 def same_process(service: Service, start: Start) -> int:
@@ -79,7 +89,7 @@ def model_served(port: int) -> str | None:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=10) as answer:
             found: Any = json.loads(answer.read())
             return str(found["data"][0]["id"])
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, HTTPException):
         return None
 
 

@@ -34,8 +34,8 @@ def keep(spec: Spec) -> None:
     """Lay aside what a unit is, before anything stops: where the disk is full it ends here."""
     folder, name = SERVER_STATE / "units", sum_of(spec["text"])
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / f"{name}.service", spec["text"])
-    write_whole(folder / f"{name}.json", as_text(spec))
+    write_whole(folder / f"{name}.service", spec["text"], mode=0o600)
+    write_whole(folder / f"{name}.json", as_text(spec), mode=0o600)
 
 
 def as_text(spec: Spec) -> str:
@@ -80,9 +80,17 @@ def still_there() -> set[str]:
     """The folders of the history's releases and weights, and the units, that the box still has."""
     there = {path.stem for path in (SERVER_STATE / "units").glob("*.json") if kept(path.stem)}
     for entry in passed():
-        there |= {entry.release} if Path(entry.release, "release.json").is_file() else set()
-        there |= {entry.weights} if Path(entry.weights, ".verified.json").is_file() else set()
+        found = entry.how == history.AS_FOUND  # somebody else's: no record of ours lies in it
+        there |= {entry.release} if is_there(entry.release, "release.json", found) else set()
+        there |= {entry.weights} if is_there(entry.weights, ".verified.json", found) else set()
     return there
+
+
+def is_there(folder: str, record: str, found: bool) -> bool:
+    """Ours with its record; of one that was found the folder is enough, or that none is known."""
+    if found:
+        return not folder or Path(folder).is_dir()
+    return Path(folder, record).is_file()
 
 
 # --- what failed -----------------------------------------------------------------------------

@@ -9,6 +9,7 @@ and the work itself knows what is already there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from aibox.decide.refusal import Refusal
 FOLDER = Path("/run/aibox/jobs")
 SECRET = "secret"  # noqa: S105  a key of the task, no secret
 SECRET_FILE = "secret.json"  # noqa: S105  a name, no secret
+HOW = ("restart", "retry")
 Spec = dict[str, Any]
 
 
@@ -87,8 +89,9 @@ class Progress:
             "last": self.last,
         }
         aside = self.path.with_name(".progress.json.new")
-        aside.write_text(json.dumps(report))
-        aside.replace(self.path)
+        with contextlib.suppress(OSError):  # a report that is lost must not stop the work
+            aside.write_text(json.dumps(report))
+            aside.replace(self.path)
 
 
 def unit_of(name: str) -> str:
@@ -113,7 +116,7 @@ def start(name: str, verb: str, spec: Spec) -> str:
     folder = FOLDER / name
     wanted = {"verb": verb, **spec}
     if is_active(name):
-        if read(folder / "spec.json") == wanted:
+        if the_task(read(folder / "spec.json") or {}) == the_task(wanted):
             return "attached"
         raise JobError(
             f"{unit_of(name)} is at work on another task",
@@ -135,6 +138,11 @@ def start(name: str, verb: str, spec: Spec) -> str:
         (folder / SECRET_FILE).unlink(missing_ok=True)
         raise
     return "started"
+
+
+def the_task(spec: Spec) -> Spec:
+    """What is to be done, without how: that depends on when a run looked at the box."""
+    return {key: value for key, value in spec.items() if key not in HOW}
 
 
 def look(name: str) -> dict[str, Any]:

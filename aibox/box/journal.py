@@ -27,15 +27,14 @@ class Told:
     own: int = 0  # lines that the server itself said
 
 
-def flushed() -> None:
-    """See that what was said up to now has been written down."""
-    probe.ran(["journalctl", "--sync"], 10)
-
-
-def told_since(unit: str, moment: float, invocation: str | None = None) -> list[str]:
+def told_since(
+    unit: str, moment: float, invocation: str | None = None, until: float | None = None
+) -> list[str]:
     """All that a unit and systemd said of it since a moment, or of one start, oldest first."""
+    probe.ran(["journalctl", "--sync"], 10)
     lines = []
-    for entry in entries(["-u", unit, "--since", f"@{moment:.3f}"]):
+    end = [] if until is None else ["--until", f"@{until:.3f}"]
+    for entry in entries(["-u", unit, "--since", f"@{moment:.3f}", *end]):
         own = entry.get("_SYSTEMD_UNIT") == unit
         if invocation in (None, start_of(entry, own=own)):
             lines += [headed(entry, line, own=own) for line in message_of(entry)]

@@ -124,9 +124,9 @@ def asked(spec: Spec, progress: Progress) -> dict[str, Any]:
     command = ["systemd-run", "--quiet", "--collect", "--wait", "--pipe"]
     properties = (f"User={user_for(spec['user'])}", f"RuntimeMaxSec={LIMIT_S}", *PROPERTIES)
     command += [f"--property={each}" for each in properties]
-    command += [f"--setenv={name}={text}" for name, text in surroundings(spec).items()]
+    command += [f"--setenv={name}={text}" for name, text in AROUND.items()]
     command += [python, *WORDS, argv.__file__]
-    words = json.dumps({"words": spec["command"][1:]})
+    words = json.dumps({"words": spec["command"][1:], "environment": surroundings(spec)})
     try:
         done = told(command, words, progress)
     except subprocess.TimeoutExpired:

@@ -30,6 +30,7 @@ import urllib.request
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -431,7 +432,7 @@ def server(asked: dict[str, Any]) -> dict[str, Any]:
     """The unit, the process it runs and what that answers; what passed the gate, and what failed.
 
     "file" is the unit's file as systemd has it, "installed" the one that is there after a reboot.
-    "good" is the sum of the unit that passed the gate last.
+    "good" is the sum of the unit that passed the gate last, "tried" a candidate's file in /run.
     """
     unit = unit_properties(asked["unit"])
     pid = int(unit.get("MainPID") or 0)
@@ -442,7 +443,9 @@ def server(asked: dict[str, Any]) -> dict[str, Any]:
         "installed": file_stamp(f"/etc/systemd/system/{asked['unit']}"),
         "health": health(asked["port"]) if pid else None,
         "proof": record_in(Path(asked["proof"])),
-        "good": last_good(),
+        "good": last_good("sha256"),
+        "good_release": last_good("release_id"),
+        "tried": file_stamp(f"/run/systemd/system.control/{asked['unit']}"),
         "failed": record_in(SERVER_STATE / "failed.json") or {},
         "changed": {
             "release": changed_at(Path(asked["release"]) / "release.json"),
@@ -451,9 +454,10 @@ def server(asked: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def last_good() -> str | None:
+def last_good(part: str) -> str | None:
+    """A part of the history's newest entry."""
     try:
-        newest = json.loads((SERVER_STATE / "history.json").read_text())[0]["sha256"]
+        newest = json.loads((SERVER_STATE / "history.json").read_text())[0][part]
     except (OSError, ValueError, LookupError, TypeError):
         return None
     return str(newest)
@@ -509,7 +513,7 @@ def health(port: int) -> int | None:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
-    except (OSError, ValueError):
+    except (OSError, ValueError, HTTPException):
         return None
 
 

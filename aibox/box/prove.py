@@ -7,6 +7,7 @@ import re
 import time
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,7 +38,7 @@ def ask(spec: Spec) -> dict[str, Any]:
     seconds = time.monotonic() - began
     try:
         text, tokens = text_of(answer), int(answer["usage"]["completion_tokens"])
-    except (KeyError, IndexError, TypeError):
+    except (KeyError, IndexError, TypeError, AttributeError):
         raise unanswered(spec, f"it answered {str(answer)[:300]}") from None
     if not re.search(spec["probe"]["expect"], text, re.DOTALL):
         raise JobError(
@@ -78,7 +79,7 @@ def counters(spec: Spec) -> Counters:
     """The server's draft counters, from its own /metrics."""
     try:
         return parse_metrics(metrics(spec["port"]))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise unanswered(spec, error) from None
 
 
@@ -107,7 +108,7 @@ def complete(spec: Spec) -> dict[str, Any]:
     except urllib.error.HTTPError as error:
         said = error.read().decode(errors="replace")[:300]
         raise unanswered(spec, f"HTTP {error.code}: {said}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPException) as error:
         raise unanswered(spec, error) from None
 
 

@@ -7,12 +7,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from aibox.box.job import JobError
 from aibox.box.journal import told_since
 from aibox.box.probe import unit_properties
 
 INSTALLED = Path("/etc/systemd/system")
 TRIED = Path("/run/systemd/system.control")
-STOP_S = 90  # the unit's own TimeoutStopSec is shorter
+BEGIN_S = 30
+ASK_AGAIN = 20
 
 
 @dataclass(frozen=True)
@@ -37,19 +39,38 @@ class Service:
         self.staged = installed / f".{name}.candidate"
 
     def properties(self) -> dict[str, str]:
-        return unit_properties(self.name)
+        """As systemd shows them. Raises JobError where it does not answer at all."""
+        for _ in range(ASK_AGAIN):  # it is deaf for a moment while it executes itself anew
+            found = unit_properties(self.name)
+            if "InvocationID" in found:
+                return found
+            time.sleep(1)
+        raise JobError(
+            f"systemd says nothing of {self.name}",
+            "an answer to `systemctl show`",
+            "look at `systemctl status` on the box, then run the deploy again",
+        )
 
     def installed_text(self) -> str | None:
         return text_in(self.installed)
 
+    def text(self) -> str | None:
+        """The unit's file as systemd has it, wherever that lies."""
+        return text_in(Path(self.properties().get("FragmentPath") or self.installed))
+
     # --- starting and stopping -------------------------------------------------------------
 
     def restart(self) -> Start:
-        """Ask for a new start, and wait until systemd has begun it: the old process is gone."""
-        before, asked = self.properties().get("InvocationID", ""), time.time()
-        self.run("reset-failed", check=False)
-        self.run("restart", "--no-block")
-        while time.time() - asked < STOP_S:
+        """Stop it, and wait until systemd has begun a new start.
+
+        Stopped first: a unit that starts again and again has other starts of its own under way.
+        """
+        asked = time.time()
+        self.stop()
+        before = self.properties()["InvocationID"]
+        self.run("start", "--no-block")
+        begun = time.time()
+        while time.time() - begun < BEGIN_S:
             found = self.properties()
             if found["InvocationID"] not in ("", before):
                 return Start(found["InvocationID"], asked)
@@ -69,13 +90,15 @@ class Service:
 
     # --- its journal -----------------------------------------------------------------------
 
-    def journal(self, since: float, invocation: str | None = None) -> list[str]:
+    def journal(
+        self, since: float, invocation: str | None = None, until: float | None = None
+    ) -> list[str]:
         """What it and systemd said of it since a moment, or in one start, oldest first."""
-        return told_since(self.name, since, invocation)
+        return told_since(self.name, since, invocation, until)
 
 
 def text_in(path: Path) -> str | None:
     try:
-        return path.read_text()
+        return path.read_text(errors="replace")
     except OSError:
         return None

@@ -10,6 +10,7 @@ import pwd
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -102,13 +103,15 @@ def looked(deployed: Deployed) -> standing.Facts:
         own_bytes=card and card[2],
         proof=found["proof"],
         proven=probe.changed_at(Path(server["proof"])) if found["proof"] else None,
+        failed=max(found["failed"].values(), key=lambda one: one["when"], default=None),
+        gated=found["file"] is None or found["file"]["sha256"] == found["good"],
     )
 
 
 def exposition(port: int) -> str:
     try:
         return metrics(port)
-    except (OSError, ValueError):
+    except (OSError, ValueError, HTTPException):
         return ""
 
 
@@ -150,13 +153,20 @@ def print_history(*, as_json: bool) -> int:
 
 
 def history_of(passed: list[Passed], there: set[str]) -> dict[str, Any]:
+    """For a rollback. serves: whether the installed unit is the last good one, and answers."""
     spec = probe.record_in(probe.SERVER_STATE / "spec.json") or {}
     installed = Path("/etc/systemd/system", str(spec.get("unit", "")))
+    unit = probe.unit_properties(installed.name) if installed.is_file() else {}
+    pid, good = int(unit.get("MainPID") or 0), probe.last_good("sha256")
+    text = installed.read_text(errors="replace") if installed.is_file() else None
+    name = None if text is None else good_units.sum_of(text)
+    from_there = unit.get("FragmentPath") == str(installed) and name == good
     return {
         "history": [asdict(entry) for entry in passed],
         "there": sorted(there),
-        "good": probe.last_good(),
-        "installed": good_units.sum_of(installed.read_text()) if installed.is_file() else None,
+        "good": good,
+        "installed": name,
+        "serves": bool(pid and from_there and probe.health(int(spec["port"])) == 200),
     }
 
 

@@ -10,22 +10,24 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
 from aibox.box import gate, good_units
 from aibox.box.good_units import sum_of
 from aibox.box.job import FAILURES, JobError, Progress, Spec, refusal_of, write_whole
-from aibox.box.journal import flushed
 from aibox.box.probe import SERVER_STATE, health, process
 from aibox.box.prove import metrics, record
 from aibox.box.service import Service, Start
 from aibox.box.surroundings import about
 from aibox.decide import faults, switching
+from aibox.decide.faults import Cause
 from aibox.decide.history import AS_FOUND, BY_DEPLOY, Passed
 from aibox.decide.memory_account import Account, account, with_metrics
 from aibox.decide.refusal import Refusal
+from aibox.decide.secrecy import words_without_secrets
 
 # What a starting vLLM is doing, by the words in its journal, in the order they appear.
 STEPS = (
@@ -58,12 +60,16 @@ def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
     began, served = time.time(), served_now(service, spec)
     try:
         trial = tried(service, spec, progress)
-    except FAILURES as error:
-        story = taken_back(service, spec, good, refusal_of(error), began, progress)
+    except Exception as error:
+        story = taken_back(service, spec, good, refusal_of_any(error), began, progress)
         if served and spec["restart"]:
             story = switching.with_seconds(story, time.time() - began)
         raise JobError(story.found, story.expected, story.remedy) from None
-    entry = accepted(service, spec, trial)
+    try:
+        entry = accepted(service, spec, trial)
+    except OSError as error:
+        story = switching.not_recorded(spec["unit"], refusal_of(error))
+        raise JobError(story.found, story.expected, story.remedy) from None
     return {
         "seconds_start": entry.seconds_start,
         "seconds_down": entry.seconds_down,
@@ -83,6 +89,13 @@ def back(asked: Spec, progress: Progress) -> dict[str, Any]:
     return switch({**spec, "how": "rollback", "restart": True}, progress)
 
 
+def refusal_of_any(error: Exception) -> Refusal:
+    if isinstance(error, FAILURES):
+        return refusal_of(error)
+    found = f"the switch itself failed ({type(error).__name__}: {error})"
+    return Refusal(found, "a switch that ends by itself", "run the deploy again, and report this")
+
+
 # --- before anything stops ---------------------------------------------------------------------
 
 
@@ -91,23 +104,25 @@ def last_good(service: Service, spec: Spec) -> Spec | None:
 
     None where that is the candidate itself, and where nothing has ever served.
     """
-    for entry in good_units.passed()[:1]:
-        kept = good_units.kept(entry.sha256)
+    name = sum_of(spec["text"])
+    passed = good_units.passed()
+    if passed and passed[0].sha256 == name:
+        return None
+    for entry in passed:
+        kept = good_units.kept(entry.sha256) if entry.sha256 != name else None
         if kept is not None:
-            return None if entry.sha256 == sum_of(spec["text"]) else {**kept, "how": entry.how}
-    text = service.installed_text()
+            return {**kept, "how": entry.how}
+    text = service.text()
     if text is None or text == spec["text"] or not served_now(service, spec):
         return None
     return adopted(service, spec, text)
 
 
-def adopted(service: Service, spec: Spec, text: str) -> Spec | None:
+def adopted(service: Service, spec: Spec, text: str) -> Spec:
     """A unit that serves although nobody has kept it: it counts as good, as it is."""
     found = service.properties()
     running = process(int(found["MainPID"]), found["ExecMainStartTimestamp"])
     facts = switching.facts_of(running["command"] if running else [])
-    if facts is None:
-        return None
     kept = {**spec, **facts, "text": text, "probe": None, "environment": {}, "head": None}
     drafts = any(word.startswith("--speculative-config") for word in facts["command"])
     kept |= {"model": gate.model_served(spec["port"]), "speculative": drafts}
@@ -120,7 +135,7 @@ def adopted(service: Service, spec: Spec, text: str) -> Spec | None:
 def stage(service: Service, spec: Spec) -> None:
     """Everything that takes room on a disk, before the old server is touched."""
     good_units.keep(spec)
-    write_whole(SERVER_STATE / "spec.json", good_units.as_text(spec))
+    write_whole(SERVER_STATE / "spec.json", good_units.as_text(spec), mode=0o600)
     if service.installed_text() == spec["text"]:
         service.staged.unlink(missing_ok=True)
     else:
@@ -152,13 +167,17 @@ class Trial:
     proof: dict[str, Any] | None
 
 
-def tried(service: Service, spec: Spec, progress: Progress) -> Trial:
-    """Start the candidate where it has to be started, and see it pass. Raises JobError."""
+def tried(service: Service, spec: Spec, progress: Progress, *, strict: bool = True) -> Trial:
+    """Start the candidate where it has to be started, and see it pass. Raises JobError.
+
+    strict: whether its command line and environment count. On the way back they don't: what served
+    with a drop-in of somebody's may do so again.
+    """
     served = spec["restart"] and served_now(service, spec)
     start = started(service, spec, progress) if spec["restart"] else under_way(service)
     wait(service, start, spec, progress)
     up = time.time()
-    proof = gate.passes(spec, service, start, progress)
+    proof = gate.passes(spec, service, start, progress, strict=strict)
     found = service.properties()
     running = process(int(found["MainPID"]), found["ExecMainStartTimestamp"])
     began = running["started"] if running else start.asked
@@ -173,7 +192,7 @@ def accepted(service: Service, spec: Spec, trial: Trial) -> Passed:
     took = trial.up - trial.process_started if spec["restart"] else None
     down = trial.up - trial.down if trial.down is not None else None
     lines = service.journal(trial.start.asked, trial.start.invocation)
-    entry = entry_of(spec, took, down, with_metrics(account(lines), metrics(spec["port"])))
+    entry = entry_of(spec, took, down, with_metrics(account(lines), exposition(spec["port"])))
     good_units.mark_good(entry)
     return entry
 
@@ -187,18 +206,22 @@ def started(service: Service, spec: Spec, progress: Progress) -> Start:
         service.tried.parent.mkdir(parents=True, exist_ok=True)
         write_whole(service.tried, spec["text"])
     service.reload()
+    start = service.restart()
     progress.step("starting")
-    return service.restart()
+    return start
 
 
 def under_way(service: Service) -> Start:
     found = service.properties()
-    running = process(int(found.get("MainPID") or 0), found["ExecMainStartTimestamp"])
+    running = process(int(found["MainPID"] or 0), found["ExecMainStartTimestamp"])
     return Start(found["InvocationID"], running["started"] if running else time.time())
 
 
 def wait(service: Service, start: Start, spec: Spec, progress: Progress) -> None:
-    """Until systemd calls it active: then /health of its main process has answered."""
+    """Until systemd calls it active and /health of its main process has answered.
+
+    Ours are active only then; a unit that a person wrote may be active from the first moment on.
+    """
     began = said = time.time()
     while time.time() - began < spec["timeout"]:
         found = service.properties()
@@ -208,7 +231,7 @@ def wait(service: Service, start: Start, spec: Spec, progress: Progress) -> None
                 "a server that stays up and answers /health",
                 f"mend the cause; the whole log: sudo journalctl -u {service.name}",
             )
-        if found["ActiveState"] == "active":
+        if found["ActiveState"] == "active" and gate.answers(int(found["MainPID"]), spec["port"]):
             return
         if time.time() - said > SAY_S:
             said = time.time()
@@ -239,10 +262,11 @@ def step_of(lines: list[str]) -> str:
 def install(service: Service, spec: Spec, started: float) -> None:
     """Make it what the box boots. Its file stays older than the process that runs it."""
     if service.installed_text() != spec["text"]:
-        if service.staged.stat().st_mtime >= started:  # a process that was left running
-            os.utime(service.staged, (started - 1, started - 1))
         service.staged.replace(service.installed)
         synced(service.installed.parent)
+    if service.installed.stat().st_mtime >= started:  # a process that was left running
+        os.utime(service.installed, (started - 1, started - 1))
+    service.staged.unlink(missing_ok=True)
     service.tried.unlink(missing_ok=True)
     service.reload()
 
@@ -255,6 +279,13 @@ def synced(folder: Path) -> None:
         os.close(handle)
 
 
+def exposition(port: int) -> str:
+    try:
+        return metrics(port)
+    except (OSError, ValueError, HTTPException):
+        return ""
+
+
 def entry_of(spec: Spec, took: float | None, down: float | None, memory: Account) -> Passed:
     return Passed(
         sha256=sum_of(spec["text"]),
@@ -265,7 +296,7 @@ def entry_of(spec: Spec, took: float | None, down: float | None, memory: Account
         commit=spec["commit"],
         model=spec["model"],
         speculative=spec["speculative"],
-        command=spec["command"],
+        command=words_without_secrets(spec["command"]),
         how=spec.get("how", BY_DEPLOY),
         seconds_start=None if took is None else round(took, 1),
         seconds_down=None if down is None else round(down, 1),
@@ -286,54 +317,64 @@ def taken_back(
 ) -> Refusal:
     """Why the candidate failed, once what served before it is back, gated again.
 
-    A process that nobody replaced is left alone: nothing is lost by it.
+    A process that nobody replaced is left alone: nothing is lost by it. What served comes back
+    first; the cause is looked for afterwards.
     """
-    if not spec["restart"] and service.installed_text() == spec["text"]:
-        said = faults.root_lines(service.journal(began))
-        return switching.failed(stopped_by, [], said, f"{service.name} was left as it is")
+    if not spec["restart"] and not service.tried.exists():
+        service.staged.unlink(missing_ok=True)
+        return switching.failed(stopped_by, [], [], f"{service.name} was left as it is")
     stayed_up = service.properties()["ActiveState"] == "active"
     end(service)
-    flushed()
-    lines = service.journal(began)
-    causes = faults.diagnose(lines, about(spec, serves=False))
+    ended = time.time()
+    now = brought_back(service, good, progress)
+    lines = service.journal(began, until=ended)
+    causes = diagnosed(lines, spec)
     # what a server says that stayed up and did not pass is no cause
     said = [] if stayed_up else faults.root_lines(lines)
-    remembered(spec, asdict(causes[0]) if causes else None, said)
-    return switching.failed(stopped_by, causes, said, brought_back(service, good, progress))
+    remembered(spec, causes[0] if causes else None, said)
+    return switching.failed(stopped_by, causes, said, now)
 
 
 def end(service: Service) -> None:
     """Stopped, not flapping; nothing of a trial is left."""
     service.stop()
     service.tried.unlink(missing_ok=True)
+    service.staged.unlink(missing_ok=True)
     service.reload()
 
 
-def remembered(spec: Spec, cause: dict[str, Any] | None, said: list[str]) -> None:
+def diagnosed(lines: list[str], spec: Spec) -> list[Cause]:
+    return faults.diagnose(lines, about(spec, serves=False))
+
+
+def remembered(spec: Spec, cause: Cause | None, said: list[str]) -> None:
     """Held against a candidate; not against the last good unit, which nothing else can replace."""
     if sum_of(spec["text"]) in [entry.sha256 for entry in good_units.passed()[:1]]:
         return
-    failure = {"when": time.time(), "command": spec["command"], "cause": cause, "lines": said}
+    failure = switching.failure(spec["command"], cause, said, time.time())
     try:
         good_units.remember_failure(sum_of(spec["text"]), failure)
-    except OSError:  # a full disk must not keep the last good unit from coming back
+    except OSError:  # a full disk is told by what needs the room
         return
 
 
 def brought_back(service: Service, good: Spec | None, progress: Progress) -> str:
-    """What runs now, in words."""
+    """What runs now, in words. It writes nothing on a disk before it serves: that may be full."""
     if good is None:
         why = "it is itself the last good unit" if good_units.passed() else "nothing served before"
         return f"{service.name} is stopped: {why}"
-    progress.step("going back to the last good unit")
     spec = {**good, "restart": True}
     try:
-        stage(service, spec)
-        entry = accepted(service, spec, tried(service, spec, progress))
-    except FAILURES as error:
+        progress.step("going back to the last good unit")
+        trial = tried(service, spec, progress, strict=False)
+    except Exception as error:
         end(service)
         return (
-            f"the last good unit failed too: {refusal_of(error).found}\n"
+            f"the last good unit failed too: {refusal_of_any(error).found}\n"
             f"{service.name} is stopped, so that it does not start again and again"
         )
-    return switching.serves_again(entry)
+    try:
+        stage(service, spec)
+        return switching.serves_again(accepted(service, spec, trial))
+    except OSError as error:
+        return f"the last good unit serves again; not recorded ({refusal_of(error).found})"

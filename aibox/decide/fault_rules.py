@@ -866,7 +866,6 @@ WEIGHT_RULES = (
             "{weights} and no name of the hub; flags that name another model (speculative-config, "
             "tokenizer) need a folder too, in {card}",
         ),
-        passing=True,
     ),
     rule(
         "unknown_model",
@@ -1171,7 +1170,6 @@ SURROUNDING_RULES = (
             "run the deploy: its unit sets LimitNOFILE=65536; see what overrides it: "
             "systemctl cat {unit}",
         ),
-        passing=True,
         generic=True,
     ),
     rule(
@@ -1234,14 +1232,12 @@ SERVING_RULES = (
         "prefix_cache_with_mtp",
         ILLEGAL,
         told_illegal_with_pair,
-        passing=True,
         follows=frozenset({"gpu_lost", "gpu_fault"}),
     ),
     rule(
         "prefix_cache_with_mtp",
         XID_ILLEGAL,
         told_illegal_with_pair,
-        passing=True,
         whose="kernel",
         follows=frozenset({"gpu_lost", "gpu_fault"}),
     ),
@@ -1249,14 +1245,12 @@ SERVING_RULES = (
         "illegal_access",
         ILLEGAL,
         told_illegal,
-        passing=True,
         follows=frozenset({"gpu_lost", "gpu_fault"}),
     ),
     rule(
         "illegal_access",
         XID_ILLEGAL,
         told_illegal,
-        passing=True,
         whose="kernel",
         follows=frozenset({"gpu_lost", "gpu_fault"}),
     ),
@@ -1272,8 +1266,17 @@ SERVING_RULES = (
             "look for an Xid: sudo journalctl -k -b -g 'NVRM|Xid'; where it comes back, set "
             "attention-backend: TRITON_ATTN in {card}",
         ),
-        passing=True,
         follows=frozenset({"gpu_lost", "gpu_fault", "prefix_cache_with_mtp", "illegal_access"}),
+    ),
+    rule(
+        "start_timed_out",
+        r"process \d+ did not answer on port \d+ within (?P<seconds>\d+) s",
+        words(
+            "the server did not answer within {seconds} s",
+            "look in its journal at what took so long; where it is only slow, raise "
+            "start_timeout_s in {site} (a limit below it follows the measured starts: 4 times the "
+            "slowest)",
+        ),
     ),
     rule(
         "start_timed_out",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from aibox.decide.refusal import Refusal
@@ -57,7 +57,15 @@ def entry_of(row: object) -> Passed | None:
 
 def with_newest(history: Sequence[Passed], entry: Passed) -> list[dict[str, Any]]:
     """What history.json says when `entry` has passed. The same unit in a row is one entry."""
-    rest = history[1:] if history and history[0].sha256 == entry.sha256 else history
+    again = bool(history) and history[0].sha256 == entry.sha256
+    if again:  # the slowest start counts; one that was not started anew has no figures
+        starts = [one.seconds_start for one in (history[0], entry) if one.seconds_start is not None]
+        down = entry.seconds_down if entry.seconds_start is not None else history[0].seconds_down
+        account = entry.account if entry.seconds_start is not None else history[0].account
+        entry = replace(
+            entry, seconds_start=max(starts, default=None), seconds_down=down, account=account
+        )
+    rest = history[1:] if again else history
     return [asdict(one) for one in [entry, *rest][:MOST]]
 
 
@@ -98,13 +106,22 @@ def to_go_back_to(
 
 
 def chosen(
-    history: Sequence[Passed], there: Collection[str], current: str | None, name: str | None
+    history: Sequence[Passed],
+    there: Collection[str],
+    current: str | None,
+    name: str | None,
+    *,
+    serves: bool = True,
 ) -> Passed | Refusal:
-    """What a rollback goes to: the one that a person names, or what served before the current."""
+    """What a rollback goes to: the one that a person names, or what served before the current.
+
+    serves: whether the current unit, by its sum, is the last good one and answers. Where it is not
+    or does not, the last good one is what served before.
+    """
     if not history:
         return Refusal("nothing has passed its gate on this box", "a box that has served", DEPLOY)
     if name is None:
-        older = to_go_back_to(history, there, current)
+        older = to_go_back_to(history, there, current if serves else None)
         return older or Refusal(
             "nothing served here before what runs now, or its release or weights were removed",
             "an older unit to go back to",

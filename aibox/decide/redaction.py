@@ -14,13 +14,16 @@ from collections.abc import Callable, Iterable
 _PEM = re.compile(
     r"-----BEGIN (?P<what>[A-Z0-9 ]+)-----.*?(?:-----END (?P=what)-----|\Z)", re.DOTALL
 )
-_SECRETIVE = r"[\w-]*(?:token|key|secret|passw(?:or)?d|passphrase|credentials?|signature|cookie)"
+_SECRETIVE = (
+    r"[\w-]*(?:token|key|secret|passw(?:or)?[dt]|passphrase|credentials?|"
+    r"signature|cookie|(?<=_)(?:pass|pwd|pat))"
+)
 # `KEY=value`, `"api_key": "value"`, `--hf-token value`; a list of several behind one name.
 _NAMED = re.compile(
     rf"""(?P<name> (?:--|\b){_SECRETIVE} )
-        (?P<between> \\?["']? (?: \s*[=:]\s* | [ \t]+(?=[^-\s=:]) ) )
+        (?P<between> \\?["']? (?: \s*[=:]\s* | [ \t]+(?=[^-\s=:]) | ,\s*(?=\\?["'][^-]) ) )
         (?P<value> \[ [^\]\n]* \] | \\?"(?:[^"\\]|\\.)*\\?" | '[^'\n]*' | [^\s"',;&]+ )
-        (?P<more> (?:[ \t]+(?:"[^"\n]*"|'[^'\n]*'|[^\s"'-][^\s"']*))* )""",
+        (?P<more> (?:[ \t]+(?![\w-]+=)(?:"[^"\n]*"|'[^'\n]*'|[^\s"'-][^\s"']*))* )""",
     re.IGNORECASE | re.VERBOSE,
 )
 # Names that end like a secret and hold none.

@@ -137,6 +137,8 @@ def switching(
         reasons.append("its unit file is not the wanted one")
     elif runs_from["path"] != state["installed"]["path"]:
         reasons.append(f"it runs from {runs_from['path']}: a switch was cut off")
+    elif state["tried"] is not None:
+        reasons.append(f"{state['tried']['path']} is left of a switch that was cut off")
     if not reasons and not good:
         reasons.append("it has not passed its gate yet")
     return Switching(reasons, restart)

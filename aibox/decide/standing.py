@@ -26,7 +26,8 @@ class Facts:
     None when none answers. driver: in words, None without one. counters: since then, None when
     the server does not tell. requests, seconds_per_token: since then, the mean of them all.
     card_bytes, used_bytes, own_bytes: of the card's memory. proof, proven: the last one, and when
-    it was made.
+    it was made. failed: the last try that did not pass, from failed.json. gated: whether what runs
+    is what passed last.
     """
 
     deployed: Mapping[str, Any]
@@ -42,6 +43,8 @@ class Facts:
     own_bytes: int | None = None
     proof: Mapping[str, Any] | None = None
     proven: float | None = None
+    failed: Mapping[str, Any] | None = None
+    gated: bool = True
 
     @property
     def serves(self) -> bool:
@@ -65,8 +68,9 @@ def rows(facts: Facts) -> Rows:
         ("MTP", mtp_of(facts)),
         ("speed", speed_of(facts)),
         ("memory", memory_of(facts)),
-        ("gate", gate_of(gate)),
+        ("gate", gate_of(gate, gated=facts.gated)),
         ("proof", proof_of(facts)),
+        *failed_of(facts),
     ]
 
 
@@ -90,7 +94,13 @@ def as_json(facts: Facts) -> dict[str, Any]:
             "used": facts.used_bytes,
             "own": facts.own_bytes,
         },
+        "model": facts.gate.model if facts.gate else facts.deployed["server"]["model"],
+        "port": facts.deployed["server"]["port"],
+        "release": facts.gate.release_id if facts.gate else facts.deployed["release"]["id"],
+        "weights": facts.gate.commit if facts.gate else facts.deployed["weights"]["commit"],
         "gate": asdict(facts.gate) if facts.gate else None,
+        "gated": facts.gated,
+        "failed": facts.failed,
         "proof": facts.proof,
         "proven": facts.proven,
     }
@@ -133,9 +143,19 @@ def memory_of(facts: Facts) -> str:
     return f"{facts.used_bytes / GIB:.1f} of {facts.card_bytes / GIB:.1f} GiB used{own}"
 
 
-def gate_of(gate: Passed | None) -> str:
+def failed_of(facts: Facts) -> Rows:
+    """The last try, where it is newer than what passed."""
+    if facts.failed is None or (facts.gate and facts.failed["when"] < facts.gate.when):
+        return []
+    cause = facts.failed.get("cause") or {"found": "no known cause"}
+    return [("failed", f"a try of {moment(facts.failed['when'])}: {cause['found']}")]
+
+
+def gate_of(gate: Passed | None, *, gated: bool = True) -> str:
     if gate is None:
         return "nothing has passed it yet"
+    if not gated:
+        return f"what runs now has not passed it; the last that did: {moment(gate.when)}"
     took = "" if gate.seconds_start is None else f"; the start took {gate.seconds_start:.0f} s"
     return f"passed {moment(gate.when)} by {HOW.get(gate.how, gate.how)}{took}"
 

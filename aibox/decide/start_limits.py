@@ -14,7 +14,7 @@ STOP_S = 30  # vLLM ends about a second after SIGTERM; then SIGKILL
 RESTART_S = 5
 TRIES = 5
 SLACK_S = 30  # what else a start has to do: nvidia-modprobe, aibox's own start, systemd's
-LEAST_S = 120
+LEAST_S = 600  # 55 GB of weights from a hard disk that nothing has read since the boot
 SLOWER = 4  # times the slowest measured start: a cold disk, caches that are gone
 # vLLM's own where no flag says otherwise (0.31.0).
 UTILIZATION = 0.92

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -11,20 +11,22 @@ from aibox.decide import memory_account
 from aibox.decide.faults import Cause
 from aibox.decide.history import Passed
 from aibox.decide.refusal import Refusal
-from aibox.decide.secrecy import without_secrets
+from aibox.decide.secrecy import without_secrets, words_without_secrets
 
+UNKNOWN = ("release", "release_id", "weights", "commit")
 AGAIN = "pyinfra inventory deploy.py --data retry_failed=true"
 
 
-def facts_of(command: Sequence[str]) -> dict[str, Any] | None:
-    """Release, weights and command of a server that nobody of us started; None: not `vllm serve`.
+def facts_of(command: Sequence[str]) -> dict[str, Any]:
+    """Release, weights and command of a server that nobody of us started; empty texts where it is
+    no `vllm serve WEIGHTS`.
 
     command: as in /proc, with the interpreter in front of the script or without.
     """
     words = list(command)
-    at = next((i for i, word in enumerate(words[:3]) if word.endswith("/bin/vllm")), None)
-    if at is None or words[at + 1 : at + 2] != ["serve"] or len(words) < at + 3:
-        return None
+    at = next((i for i, word in enumerate(words[:5]) if word.endswith("/bin/vllm")), None)
+    if at is None or not serves_a_folder(words[at + 1 : at + 3]):
+        return {"command": words, **dict.fromkeys(UNKNOWN, "")}
     release, weights = PurePosixPath(words[at]).parent.parent, PurePosixPath(words[at + 2])
     return {
         "command": words[at:],
@@ -33,6 +35,11 @@ def facts_of(command: Sequence[str]) -> dict[str, Any] | None:
         "weights": str(weights),
         "commit": weights.name,
     }
+
+
+def serves_a_folder(words: Sequence[str]) -> bool:
+    """Whether these are `serve WEIGHTS`, and no flag."""
+    return len(words) == 2 and words[0] == "serve" and not words[1].startswith("-")
 
 
 def notes(entry: Passed, flags: Mapping[str, Any]) -> list[str]:
@@ -57,6 +64,30 @@ def serves_again(entry: Passed) -> str:
 def with_seconds(story: Refusal, seconds: float) -> Refusal:
     """The same, and how long nothing served."""
     return replace(story, found=f"{story.found}\n{seconds:.1f} s without service")
+
+
+def not_recorded(unit: str, why: Refusal) -> Refusal:
+    """It has passed, and that could not be written down."""
+    return Refusal(
+        f"{unit} has passed its gate and serves, but it was not recorded: {why.found}",
+        "a disk that can be written",
+        "mend this on the box and run the deploy again: nothing is started anew",
+    )
+
+
+def failure(
+    command: Sequence[str], cause: Cause | None, said: Sequence[str], when: float
+) -> dict[str, Any]:
+    """What failed.json holds of a candidate, without secrets."""
+    told = asdict(cause) if cause else {}
+    for part in ("found", "remedy", "line") if cause else ():
+        told[part] = without_secrets(told[part])
+    return {
+        "when": round(when, 3),
+        "command": words_without_secrets(command),
+        "cause": told or None,
+        "lines": [without_secrets(line) for line in said],
+    }
 
 
 def failed(stopped_by: Refusal, causes: Sequence[Cause], said: Sequence[str], now: str) -> Refusal:

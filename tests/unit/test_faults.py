@@ -138,7 +138,7 @@ TOLD: list[tuple[str, str, list[str], list[str], bool]] = [
         ["model-00007-of-00012.safetensors"],
         True,
     ),
-    (ILLEGAL, "prefix_cache_with_mtp", ["prefix_cache_with_mtp: off", CARD], [], True),
+    (ILLEGAL, "prefix_cache_with_mtp", ["prefix_cache_with_mtp: off", CARD], [], False),
     (
         OUT_OF_MEMORY,
         "gpu_out_of_memory",
@@ -345,7 +345,7 @@ TOLD: list[tuple[str, str, list[str], list[str], bool]] = [
         ["/var/cache/vllm-coder/x"],
         True,
     ),
-    ("OSError: [Errno 24] Too many open files", "too_many_files", ["LimitNOFILE"], [], True),
+    ("OSError: [Errno 24] Too many open files", "too_many_files", ["LimitNOFILE"], [], False),
     ("OSError: [Errno 12] Cannot allocate memory", "box_out_of_memory", ["free -h"], [], True),
     (
         '/x/include/cuda/std/__cccl/cuda_toolkit.h:41:8: error: #error "CUDA compiler and CUDA '
@@ -399,7 +399,7 @@ TOLD: list[tuple[str, str, list[str], list[str], bool]] = [
         "hub_offline",
         ["/srv/models/m/c"],
         [],
-        True,
+        False,
     ),
     (
         "ValueError: num_speculative_tokens:3 must be divisible by n_predict=2",
@@ -413,7 +413,7 @@ TOLD: list[tuple[str, str, list[str], list[str], bool]] = [
         "cuda_failed",
         ["Xid"],
         ["unspecified launch failure"],
-        True,
+        False,
     ),
     (
         "Nov 29 10:00:00 box kernel: NVRM: Xid (PCI:0000:01:00): 79, pid=812, GPU has fallen off "

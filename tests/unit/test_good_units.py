@@ -84,3 +84,11 @@ def test_what_is_still_there(tmp_path: Path) -> None:
     assert good_units.still_there() == {name, str(release), str(weights)}
     (release / "release.json").unlink()
     assert good_units.still_there() == {name, str(weights)}
+
+
+def test_one_that_was_found_has_no_record_of_ours(tmp_path: Path) -> None:
+    good_units.keep(spec())
+    name = sum_of("[Unit]\n")
+    his = passed("a", sha256=name, how="found", release=str(tmp_path), weights="")
+    good_units.mark_good(his)
+    assert good_units.still_there() == {name, str(tmp_path), ""}

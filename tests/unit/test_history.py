@@ -107,3 +107,18 @@ def test_changes_in_words() -> None:
         "nothing -> --x",
     ]
     assert changes(B, B) == []
+
+
+def test_the_slowest_start_of_a_unit_counts_and_is_not_forgotten() -> None:
+    cold = passed("a", seconds_start=165.0, seconds_down=170.0, account={"kv_tokens": 7})
+    untouched = passed("a", when=5.0)  # passed again, and was not started anew
+    found = read(with_newest([cold], untouched))[0]
+    assert (found.seconds_start, found.seconds_down, found.account) == (165.0, 170.0, cold.account)
+    warm = passed("a", when=6.0, seconds_start=30.0, seconds_down=31.0)
+    found = read(with_newest([cold], warm))[0]
+    assert (found.seconds_start, found.seconds_down) == (165.0, 31.0)
+
+
+def test_where_nothing_serves_a_rollback_goes_to_the_last_good_one() -> None:
+    assert chosen([C, B, A], THERE, C.sha256, None, serves=False) == C
+    assert chosen([C, B, A], THERE, C.sha256, None) == B

@@ -132,3 +132,26 @@ def test_any_text_can_be_read(text: str) -> None:
 )
 def test_a_secret_never_stays(form: str, secret: str, around: str) -> None:
     assert secret not in Redactor()(f"{around} {form.format(secret)} {around}")
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("Environment=HF_TOKEN=aaaa1 VLLM_API_KEY=sek2 OPENAI_API_KEY=sek3 HOME=/x", "sek2"),
+        ("Environment=HF_TOKEN=aaaa1 VLLM_API_KEY=sek2 OPENAI_API_KEY=sek3 HOME=/x", "sek3"),
+        ('["serve", "/srv/w", "--api-key", "sekret123", "--seed", "7"]', "sekret123"),
+        ('{"command": ["serve", "--hf-token","sekret123"]}', "sekret123"),
+        ("PASSWORT=geheim1", "geheim1"),
+        ("DB_PASS=geheim1", "geheim1"),
+        ("MY_PWD='geheim1'", "geheim1"),
+        ("GITLAB_PAT=geheim1", "geheim1"),
+    ],
+)
+def test_secrets_as_units_and_records_hold_them(text: str, secret: str) -> None:
+    assert secret not in Redactor()(text)
+
+
+def test_what_stands_behind_a_hidden_one_stays() -> None:
+    shown = Redactor()('["serve", "--api-key", "sekret123", "--seed", "7"]')
+    assert '"--seed", "7"' in shown
+    assert "HOME=/x" in Redactor()("Environment=HF_TOKEN=aaaa1 HOME=/x")

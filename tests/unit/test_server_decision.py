@@ -47,6 +47,8 @@ def state(**changes: Any) -> dict[str, Any]:
         "proof": {"identity": WANTED.identity},
         "installed": {"path": "/etc/x", "sha256": SUM, "changed": 1000.0},
         "good": SUM,
+        "good_release": "r",
+        "tried": None,
         "failed": {},
     }
     return {**right, **changes}
@@ -178,6 +180,13 @@ NOT_WANTED = "its unit file is not the wanted one"
     [
         pytest.param(state(), TEXT, [], False, id="all is well"),
         pytest.param(None, None, ["it is not there yet"], True, id="a bare box"),
+        pytest.param(
+            state(tried=by_text(OTHER_TEXT, "/run/x")),
+            TEXT,
+            ["/run/x is left of a switch that was cut off"],
+            False,
+            id="cut off before it began",
+        ),
         pytest.param(
             state(file=None, installed=None),
             None,

@@ -96,13 +96,24 @@ def test_the_seconds_without_service_are_told() -> None:
     [
         (["/opt/r/bin/python3", "/opt/r/bin/vllm", "serve", "/srv/w", "--x"], "/opt/r"),
         (["/home/me/v/bin/vllm", "serve", "/srv/w"], "/home/me/v"),
-        (["/opt/r/bin/vllm", "bench", "/srv/w"], None),
-        (["/opt/r/bin/vllm", "serve"], None),
-        (["nginx"], None),
-        ([], None),
+        (["/opt/r/bin/vllm", "bench", "/srv/w"], ""),
+        (["/opt/r/bin/vllm", "serve"], ""),
+        (["/opt/r/bin/vllm", "serve", "--model", "/srv/w"], ""),
+        (["/opt/r/bin/python3", "-m", "vllm.entrypoints.openai.api_server"], ""),
+        (["nginx"], ""),
+        ([], ""),
     ],
 )
-def test_what_a_found_server_serves(command: list[str], release: str | None) -> None:
+def test_what_a_found_server_serves(command: list[str], release: str) -> None:
     facts = switching.facts_of(command)
-    assert (facts and facts["release"]) == release
-    assert facts is None or (facts["weights"], facts["commit"]) == ("/srv/w", "w")
+    assert facts["release"] == release
+    assert (facts["weights"], facts["commit"]) == (("/srv/w", "w") if release else ("", ""))
+    assert release or facts["command"] == command
+
+
+def test_what_is_remembered_of_a_failure_holds_no_secret() -> None:
+    cause = Cause("x", "api_key=abc1", "set token=abc2", "ValueError: password=abc3", passing=False)
+    command = ["vllm", "serve", "/srv/w", "--api-key", "abc4", "--hf-token=abc5", "--seed", "7"]
+    told = switching.failure(command, cause, ["Authorization: Bearer abc6"], 7.0)
+    assert "abc" not in str(told)
+    assert told["command"][-2:] == ["--seed", "7"]
