@@ -194,7 +194,23 @@ FAILS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["ended before it served", "ZeroDivisionError: what nobody knows"],
     ),
     "a death right after it was ready": ({"die_after_s": 0.1}, ["ended"]),
-    "an engine that dies at the first request": ({"empty": True}, ["was answered with ''"]),
+    "an engine that dies at the first request": ({"die_at_request": True}, ["no completion"]),
+    "an empty answer": ({"empty": True}, ["was answered with ''"]),
+    "a missing shard": (
+        {
+            "fail": {
+                "lines": [
+                    "FileNotFoundError: Weight files referenced in index but missing: "
+                    "{'model-00007-of-00012.safetensors'}"
+                ]
+            }
+        },
+        ["model-00007-of-00012.safetensors"],
+    ),
+    "a cache that can't be written": (
+        {"fail": {"lines": ["PermissionError: [Errno 13] Permission denied: '/.cache'"]}},
+        ["/.cache"],
+    ),
     "no accepted drafts": ({"accepted": 0}, ["none accepted"]),
     "answers without sense": ({"text": " "}, ["was answered with"]),
     "requests that fail": ({"fail_requests": 500}, ["HTTP 500"]),
@@ -309,6 +325,88 @@ def test_a_unit_that_serves_and_was_never_gated_is_gone_back_to(
     assert history_of(box)[0]["how"] == "found"
 
 
+HIS_UNIT = """[Unit]
+Description=my own
+
+[Service]
+Type=simple
+User=vllm
+Environment=HOME=/tmp VLLM_STANDIN_SCRIPT=/opt/standin-script.json
+ExecStart={command}
+"""
+
+
+def test_a_hand_written_unit_that_is_active_at_once_is_awaited_on_the_way_back(
+    box: Box, good: Spec, other: Spec
+) -> None:
+    """systemd calls it active long before it answers."""
+    command = " ".join(word for word in good["command"] if "{" not in word and "[" not in word)
+    command = command.replace("--speculative-config", "").replace("--allowed-origins", "")
+    box.run(f"systemctl stop {UNIT}; rm -rf /var/lib/aibox/server")
+    box.run(["sh", "-c", f"cat > {INSTALLED}"], text=HIS_UNIT.format(command=command))
+    box.run(f"systemctl daemon-reload; systemctl start {UNIT}")
+    until_it_answers(box)
+    script(box, ready_after_s=3)
+    told = found_in(switch(box, {**other, "model": "of another name"}))
+    assert "back to the last good unit" in told, told
+    assert answers(box)
+    assert box.run(f"cat {INSTALLED}").stdout.startswith("[Unit]\nDescription=my own")
+    assert_nothing_is_left(box)
+
+
+# --- two at once, and a port that is gone --------------------------------------------------------
+
+
+def test_a_second_run_follows_the_switch_of_the_first(box: Box, other: Spec) -> None:
+    script(box, ready_after_s=5)
+    assert jobs.start(box, "switch", other)["how"] == "started"
+    wait_for_step(box, "loading weights")
+    seen_later = {**other, "restart": False}  # what a run decides that finds the new process
+    assert jobs.start(box, "switch", seen_later)["how"] == "attached"
+    different = jobs.start(box, "switch", {**other, "text": "[Unit]\n"})
+    assert "at work on another task" in different["refusal"]["found"]
+    assert jobs.finish(box, "switch")["ok"]
+    assert_serves(box, other)
+
+
+LISTENER = (
+    "import http.server as h\n"
+    "class Well(h.BaseHTTPRequestHandler):\n"
+    "    def do_GET(self):\n"
+    "        self.send_response(200); self.end_headers()\n"
+    "h.HTTPServer(('127.0.0.1', 8000), Well).serve_forever()\n"
+)
+
+
+def test_a_stranger_who_answers_on_the_port_is_no_server_of_ours(
+    box: Box, good: Spec, other: Spec
+) -> None:
+    """Healthy, on the right port, and another process: taken between stop and start."""
+    box.run(f"systemctl stop {UNIT}")
+    box.run(["sh", "-c", "cat > /opt/stranger.py"], text=LISTENER)
+    box.run("systemd-run --quiet --unit=stranger python3 /opt/stranger.py")
+    try:
+        until_it_answers(box)
+        told = found_in(switch(box, other))
+    finally:
+        box.run("systemctl stop stranger")
+    assert "8000" in told
+    assert "python3" in told, told
+    assert "the last good unit failed too" in told
+    assert switch(box, good)["ok"]
+    assert_serves(box, good)
+
+
+def test_a_gate_that_is_not_passed_leaves_alone_what_it_did_not_start(box: Box, good: Spec) -> None:
+    before = process_of(box)
+    script(box, text=" ")
+    commented = {**good, "text": f"{good['text']}# one line more\n", "restart": False}
+    assert "was left as it is" in found_in(switch(box, commented))
+    assert process_of(box) == before
+    script(box)
+    assert_serves(box, good)
+
+
 # --- by hand -------------------------------------------------------------------------------------
 
 
@@ -332,7 +430,8 @@ def test_what_a_drop_in_overrides_does_not_pass(box: Box, other: Spec) -> None:
     try:
         told = found_in(switch(box, other))
         assert "still it runs" in told
-        assert "the last good unit failed too" in told  # the drop-in overrides that as well
+        assert "back to the last good unit" in told  # with the drop-in, as it was before
+        assert answers(box)
     finally:
         box.run(f"rm -r {folder}; systemctl daemon-reload")
 

@@ -83,6 +83,7 @@ def serve(given: Options, wanted: Script) -> int:
     if not came_up:
         return _not_started(wanted)
     service = Service(given, found.context, wanted.mamba_blocks)
+    service.engine = pid
     code = _run(Server(listener, service), pid, wanted, events)
     listener.close()
     return code

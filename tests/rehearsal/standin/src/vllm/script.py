@@ -12,6 +12,7 @@
     {"empty": true}                            one-token answers without text, "stop"
     {"step_s": 0.5}                            seconds for each step of the engine
     {"fail_requests": 500}                     completions answer so
+    {"die_at_request": true}                   the engine dies in the middle of a completion
     {"only": "--seed 2", …}                    holds for a server with these words in its command
 
 Start-up reads it once, each request anew, so that a running server can change. Without the file,
@@ -48,6 +49,7 @@ class Script:
     empty: bool = False
     step_s: float = 0.002
     fail_requests: int | None = None
+    die_at_request: bool = False
     only: str = ""
 
 

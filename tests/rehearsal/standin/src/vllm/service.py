@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ class Service:
         self.context = options.max_model_len or context
         self.started = int(time.time())
         self.dead = threading.Event()
+        self.engine = 0  # the engine's process
         self.metrics = Metrics(
             options.names[0],
             options.draft_length,
@@ -69,6 +71,9 @@ class Service:
         length, text = self.options.draft_length, now.text
         if now.empty:
             wanted, text = 1, ""
+        if now.die_at_request and self.engine:
+            os.kill(self.engine, signal.SIGKILL)
+            time.sleep(5)  # longer than the server itself lives then
         for step in answers.steps(wanted, text, length, now.accepted):
             time.sleep(now.step_s)
             if hung_up():
