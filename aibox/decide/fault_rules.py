@@ -1051,6 +1051,22 @@ MEMORY_RULES = (
     rule("kv_cache_too_small", r"No available memory for the cache blocks", told_no_kv_cache),
     rule(
         "kv_cache_too_small",
+        r"Available memory on node \d+ \([\d.]+/[\d.]+ GiB\) on kv cache allocation is less than "
+        r"requested memory for kv",
+        told_no_kv_cache,
+    ),
+    rule(
+        "memory_held",
+        r"Available memory on node \d+ \((?P<free>[\d.]+)/(?P<all>[\d.]+) GiB\) on startup is less "
+        r"than desired CPU memory utilization \((?P<share>[\d.]+), (?P<wanted>[\d.]+) GiB\)",
+        words(
+            "of this machine's {all} GiB of memory {free} are free, and the server wants {wanted}",
+            "end what holds the memory, or lower gpu-memory-utilization (now {share}) in {card}",
+        ),
+        passing=True,
+    ),
+    rule(
+        "kv_cache_too_small",
         r"To serve at least one request with the model['’]s max seq len \((?P<length>\d+)\),? "
         r"\(?(?P<needed>[\d.]+) GiB KV cache is needed, which is larger than the available KV "
         r"cache "

@@ -502,6 +502,7 @@ def test_what_is_accepted_is_in_sync_and_what_has_gone_is_said(
 # --- every byte of the weights ------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_corrupt_weights_are_seen_by_a_full_check_and_mended_by_a_full_deploy(
     box: Box, hub: Hub, look: Callable[..., Checked]
 ) -> None:

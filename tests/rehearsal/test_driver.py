@@ -151,6 +151,7 @@ def install_past_hold_and_pin(box: Box, version: str, module: str = by_hand.OPEN
     )
 
 
+@pytest.mark.long
 def test_a_driver_upgraded_under_its_loaded_module(served: Box, hub: Hub) -> None:
     install_past_hold_and_pin(served, OTHER)
     assert "Driver/library version mismatch" in served.run("nvidia-smi", check=False).stderr
@@ -199,6 +200,7 @@ def test_a_power_cut_in_the_middle_of_apt(make_box: MakeBox, hub: Hub, word: str
     assert_converged(box, hub, OTHER, driver_version=OTHER)
 
 
+@pytest.mark.long
 def test_a_package_left_half_configured(served: Box, hub: Hub) -> None:
     """A build that failed, as in somebody's own `apt-get install`."""
     gpu.write_state(served.root, faulty(build_error="cc1: error: no such luck"))

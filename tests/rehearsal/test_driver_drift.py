@@ -205,6 +205,7 @@ def looks(box: Box, hub: Hub) -> Callable[[int], Checked]:
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_drift_is_named(looks: Callable[[int], Checked], kind: Drift) -> None:
     found = looks(kind.look)
@@ -221,6 +222,7 @@ def test_every_file_of_the_stage_is_among_them() -> None:
     assert driver_sources.POWER_UNIT in named
 
 
+@pytest.mark.long
 def test_what_was_undone_is_in_sync_again(
     box: Box, hub: Hub, looks: Callable[[int], Checked]
 ) -> None:

@@ -157,6 +157,7 @@ def variant(hub: Hub, name: str) -> str:
     return nvidia_repository.served(cache_folder() / "files").url(hub.url, name)
 
 
+@pytest.mark.long
 def test_headers_gone_from_the_archive_ask_for_a_reboot_into_the_current_kernel(
     bare: Box, refused: Callable[..., Said], hub: Hub
 ) -> None:
@@ -169,6 +170,7 @@ def test_headers_gone_from_the_archive_ask_for_a_reboot_into_the_current_kernel(
     assert "install the current kernel" in said.do and "reboot into it" in said.do
 
 
+@pytest.mark.long
 def test_a_repository_that_is_not_there_is_refused(refused: Callable[..., Said], hub: Hub) -> None:
     said = refused(nvidia_repository=f"{hub.url}/files/nowhere")
     assert f"{hub.url}/files/nowhere/debian12/x86_64/" in said.found and "404" in said.found
@@ -187,6 +189,7 @@ def test_a_repository_whose_signature_does_not_hold_is_refused(
     assert "do not go round" in said.do
 
 
+@pytest.mark.long
 def test_a_key_of_another_fingerprint_is_refused(refused: Callable[..., Said], hub: Hub) -> None:
     offered = standin(hub.url)["nvidia_key"]
     said = refused(nvidia_key="A" * 40)
@@ -195,6 +198,7 @@ def test_a_key_of_another_fingerprint_is_refused(refused: Callable[..., Said], h
     assert "compare nvidia_key with what NVIDIA publishes" in said.do
 
 
+@pytest.mark.long
 def test_a_version_that_nobody_offers_names_those_that_are(refused: Callable[..., Said]) -> None:
     said = refused(driver_version="580.99.99")
     assert "offers no nvidia-driver-cuda, nvidia-kernel-open-dkms" in said.found
@@ -333,6 +337,7 @@ KERNEL_SAYS = {
 }
 
 
+@pytest.mark.long
 def test_what_the_kernel_says_of_the_card_is_told_with_its_meaning(serving: Box, hub: Hub) -> None:
     gpu.write_state(serving.root, faulty(xid=list(KERNEL_SAYS)))
     with untouched(serving):

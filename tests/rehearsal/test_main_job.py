@@ -26,7 +26,6 @@ from tests.rehearsal.refusal import the_one_refusal
 NAME = "main-job"
 UNIT = "/etc/systemd/system/vllm-coder.service"
 MAIN_PID = "systemctl show vllm-coder -p MainPID --value"
-ACTIVE = "systemctl is-active -q vllm-coder"
 ASK = """
 import json, urllib.request
 def get(path, body=None):
@@ -81,10 +80,6 @@ def accepted_drafts(metrics: str) -> float:
     ]
     assert counters, metrics
     return sum(counters)
-
-
-def wait_until_active(box: Box, seconds: int = 240) -> None:
-    box.run(f"timeout {seconds} sh -c 'until {ACTIVE}; do sleep 0.5; done'")
 
 
 def test_it_ends_with_a_completion_and_accepted_drafts(
@@ -157,13 +152,6 @@ def test_a_second_deploy_changes_nothing(box: Box) -> None:
     assert box.run(MAIN_PID).stdout == before
 
 
-def test_a_killed_engine_comes_back(box: Box) -> None:
-    box.run("pkill -9 -f VLLM::EngineCore")
-    box.run(f"timeout 30 sh -c 'while {ACTIVE}; do sleep 0.2; done'")
-    wait_until_active(box)
-    assert again(box, "--dry", "--json").planned == []
-
-
 def test_flags_that_the_real_parser_refuses_cost_no_second(box: Box) -> None:
     before = box.run(MAIN_PID).stdout
     ended = again(box, "-y", serve={"tool-call-parser": "qwen3_codr", "max-num-seqz": 4})
@@ -174,22 +162,16 @@ def test_flags_that_the_real_parser_refuses_cost_no_second(box: Box) -> None:
     assert box.run(MAIN_PID).stdout == before
 
 
-def test_a_real_start_that_fails_is_explained_and_undone(box: Box) -> None:
-    refusal = the_one_refusal(again(box, "-y", serve={"gpu-memory-utilization": 0.0001}))
-    assert "memory" in refusal.found
-    assert "it has passed its gate again and serves" in refusal.found
-    assert "gpu-memory-utilization" in refusal.do
-    assert again(box, "--dry", "--json").planned == []
-
-
 def test_compiled_it_serves_as_well(box: Box) -> None:
     """The one start with torch.compile; every other is eager."""
     ended = again(box, "-y", serve={"enforce-eager": False})
     assert ended.code == 0, ended.said
     assert "switch: compiling" in ended.said
     assert "draft tokens accepted" in ended.said
+    passed = json.loads(box.run("cat /var/lib/aibox/server/history.json").stdout)[0]
+    assert passed["seconds_start"] > 10
+    assert passed["seconds_down"] - passed["seconds_start"] <= 2, passed
 
 
 def test_no_more_real_starts_than_these(box: Box, real_starts: RealStarts) -> None:
-    # first deploy, killed engine, one that fails and the way back, compiled
-    assert real_starts.of(box) == 5
+    assert real_starts.of(box) == 2  # the first deploy, and the compiled one

@@ -194,3 +194,9 @@ def test_an_engine_that_is_killed_while_it_serves_is_told_by_the_doctor(
     assert "engine" in told.stdout.lower()
     assert history_of(box) == before
     assert_serves(box, good)
+
+
+def test_after_a_reboot_it_serves_by_itself(box: Box, good: Spec) -> None:
+    box.reboot()
+    box.run(f"timeout 240 sh -c 'until systemctl is-active -q {UNIT}; do sleep 0.5; done'")
+    assert_serves(box, good)

@@ -829,3 +829,20 @@ def test_what_the_wait_for_the_card_says_is_known(line: str, kind: str, found: s
 def test_only_waiting_is_no_fault() -> None:
     waiting = "waiting for the card, at most 90 s: 8.79 GiB of the card are free; held by pid 411"
     assert diagnose([waiting, "the card is free after 3.2 s"], ABOUT) == []
+
+
+def test_a_server_on_a_cpu_says_it_in_other_words() -> None:
+    kv = (
+        "ValueError: Available memory on node 0 (11.2/23.5 GiB) on kv cache allocation is less "
+        "than requested memory for kv (-1.43/0.01 GiB). Reduce CPU memory used by other processes."
+    )
+    [cause] = diagnose([kv], ABOUT)
+    assert cause.kind == "kv_cache_too_small"
+    assert "gpu-memory-utilization" in cause.remedy
+    start = (
+        "ValueError: Available memory on node 0 (3.20/23.5 GiB) on startup is less than desired "
+        "CPU memory utilization (0.92, 21.62 GiB). On the CPU backend, the flag controls it."
+    )
+    [cause] = diagnose([start], ABOUT)
+    assert (cause.kind, cause.passing) == ("memory_held", True)
+    assert "3.20 are free, and the server wants 21.62" in cause.found
