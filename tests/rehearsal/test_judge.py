@@ -88,12 +88,12 @@ def verdicts(box: Box) -> int:
 
 
 def test_what_serves_may_be_tried_and_the_parser_is_asked_once(box: Box, judged: Judged) -> None:
-    before = verdicts(box)
+    box.run(f"rm -f {JUDGED}")  # what the deploy before has asked
     result = judged()
     assert result["ok"], result
     assert result["warnings"] == []
     assert result["resolved"]["max_num_seqs"] == 4
-    assert verdicts(box) == before + 1
+    assert verdicts(box) == 1
     stamp = box.run(f"stat -c %Y.%i {JUDGED}").stdout
     assert judged()["ok"]
     assert box.run(f"stat -c %Y.%i {JUDGED}").stdout == stamp
