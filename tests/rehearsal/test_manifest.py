@@ -240,7 +240,8 @@ def test_status_says_what_serves(boxes: tuple[Box, Box]) -> None:
     box = boxes[0]
     shown = box.run([AIBOX, "status"]).stdout
     rows = dict(line.split(maxsplit=1) for line in shown.splitlines())
-    assert list(rows) == ["serves", "since", "model", "release", "driver", "MTP", "proof"]
+    labels = ["serves", "since", "model", "release", "driver"]
+    assert list(rows) == [*labels, "MTP", "speed", "memory", "gate", "proof"]
     assert rows["driver"] == "580.178.04, open modules"
     assert rows["serves"] == "tiny-qwen3.5-mtp on http://localhost:8000/v1"
     assert "drafted tokens accepted" in rows["MTP"]

@@ -422,18 +422,23 @@ def test_a_unit_edited_by_hand_and_never_started_is_put_back_without_a_restart(
     assert_serves(box, good)
 
 
-def test_what_a_drop_in_overrides_does_not_pass(box: Box, other: Spec) -> None:
-    folder = f"{INSTALLED}.d"
-    start = f"{other['command'][0]} serve {other['weights']} --host localhost --port 8000"
-    drop_in = f"[Service]\\nExecStart=\\nExecStart={start}\\n"
-    box.run(f"mkdir -p {folder} && printf '{drop_in}' > {folder}/90-mine.conf")
+def test_what_a_drop_in_overrides_does_not_pass(box: Box, good: Spec, other: Spec) -> None:
+    """And what served with the drop-in before does so again."""
+    folder, text = f"{INSTALLED}.d", good["text"]
+    begin = text.index("ExecStart=")
+    start = text[begin : text.index("\nExecStartPost=")].split("\n#")[0]
+    assert "--max-num-seqs 4" in start
+    drop_in = f"[Service]\nExecStart=\n{start.replace('--max-num-seqs 4', '--max-num-seqs 3')}\n"
+    box.run(f"mkdir -p {folder}")
+    box.run(["sh", "-c", f"cat > {folder}/90-mine.conf"], text=drop_in)
     try:
         told = found_in(switch(box, other))
-        assert "still it runs" in told
-        assert "back to the last good unit" in told  # with the drop-in, as it was before
+        assert "still it runs with --max-num-seqs 3" in told
+        assert "back to the last good unit" in told
         assert answers(box)
     finally:
-        box.run(f"rm -r {folder}; systemctl daemon-reload")
+        box.run(f"rm -r {folder}; systemctl daemon-reload; systemctl restart {UNIT}")
+    assert_serves(box, good)
 
 
 # --- and back by request -------------------------------------------------------------------------
