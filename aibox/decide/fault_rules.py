@@ -817,7 +817,7 @@ WEIGHT_RULES = (
     rule(
         "weights_missing",
         r"(?:\[Errno 2\] )?No such file or directory: "
-        r"['\"](?P<path>[^'\"]+?\.safetensors[\w.]{0,80})['\"]",
+        r"['\"]?(?P<path>/[^'\"\s]{1,400}?\.safetensors(?:\.[\w.]{0,80})?)(?:['\"]|\b)",
         told_weight_gone,
         passing=True,
     ),

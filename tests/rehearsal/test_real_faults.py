@@ -28,10 +28,14 @@ from tests.rehearsal.provision import HostData, deploy, download_caches, product
 
 pytestmark = pytest.mark.long
 
-LISTENER = (
-    "python3 -c \"import socket, time; s = socket.socket(); s.bind(('127.0.0.1', 8000)); "
-    's.listen(); time.sleep(600)"'
-)
+LISTENER = """
+import socket, time
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(("127.0.0.1", 8000))
+listener.listen()
+time.sleep(600)
+"""
 STRIP = """
 import json, sys
 from pathlib import Path
@@ -166,7 +170,8 @@ def test_a_cache_that_the_service_user_may_not_write(box: Box, good: Spec, data:
 
 def test_a_port_that_somebody_else_has(box: Box, good: Spec, data: HostData) -> None:
     """Taken between the stop of the old server and the start of the new one."""
-    box.run(f"systemctl stop {UNIT} && systemd-run --quiet --unit=squatter {LISTENER}")
+    box.run(["sh", "-c", "cat > /opt/squatter.py"], text=LISTENER)
+    box.run(f"systemctl stop {UNIT} && systemd-run -q --unit=squatter python3 /opt/squatter.py")
     try:
         jobs.until(lambda: ":8000" in box.run("ss -ltn").stdout, "nobody took the port", 20)
         result = switch(box, with_flags(data, seed=3))

@@ -846,3 +846,13 @@ def test_a_server_on_a_cpu_says_it_in_other_words() -> None:
     [cause] = diagnose([start], ABOUT)
     assert (cause.kind, cause.passing) == ("memory_held", True)
     assert "3.20 are free, and the server wants 21.62" in cause.found
+
+
+@pytest.mark.parametrize("quote", ["", "'", '"'])
+def test_a_file_that_may_not_be_read_is_said_to_be_missing(quote: str) -> None:
+    path = "/srv/models/m/c/model-00001-of-00002.safetensors"
+    [cause] = diagnose(
+        [f"FileNotFoundError: No such file or directory: {quote}{path}{quote}"], ABOUT
+    )
+    assert cause.kind == "weights_missing"
+    assert cause.found.startswith(f"{path} is not there, or the server's user may not read it")
