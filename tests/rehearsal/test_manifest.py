@@ -187,6 +187,7 @@ def test_weights_that_changed_unseen_are_found_by_reading_them(
     assert differences(undisturbed, manifest_of(box, "--full")) == []
 
 
+@pytest.mark.long
 def test_a_rebuilt_box_is_the_same(boxes: tuple[Box, Box], undisturbed: Manifest, hub: Hub) -> None:
     box = boxes[1]
     release = jobs.wanted(standin(hub.url)).release_folder

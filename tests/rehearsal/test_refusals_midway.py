@@ -217,6 +217,7 @@ for path in ("health", "v1/models"):
 '"""
 
 
+@pytest.mark.long
 def test_one_box_refused_and_the_other_built_to_the_end(make_box: MakeBox, hub: Hub) -> None:
     wrong, right = make_box("refusals-wrong", "driven"), make_box("refusals-right", "driven")
     wrong.run("sudo -n true", user="admin")  # Debian's sudo leaves a mark in the home, once

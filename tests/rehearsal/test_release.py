@@ -170,6 +170,7 @@ def test_a_connection_that_is_cut_is_told_and_the_work_goes_on(
     ended_well(box, deploy({box: data}, "-y"), data)
 
 
+@pytest.mark.long
 def test_one_job_at_a_time(box: Box, slow_wheel: Hub, next_lock: Callable[[], Data]) -> None:
     assert slow_wheel
     first, second = next_lock(), next_lock()
@@ -182,6 +183,7 @@ def test_one_job_at_a_time(box: Box, slow_wheel: Hub, next_lock: Callable[[], Da
     ended_well(box, deploy({box: second}, "-y"), second)
 
 
+@pytest.mark.long
 def test_older_releases_go_and_the_way_back_stays(box: Box, next_lock: Callable[[], Data]) -> None:
     """Of all that the tests before have built, the current one and the one before it stay."""
     data, before = next_lock(), serves_from(box)

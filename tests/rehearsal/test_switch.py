@@ -112,6 +112,7 @@ def test_the_downtime_is_the_servers_own_start_and_little_more(box: Box, other: 
     assert any("without service" in note for note in result["notes"])
 
 
+@pytest.mark.long
 def test_while_it_is_tried_the_old_unit_stays_installed(box: Box, good: Spec, other: Spec) -> None:
     script(box, ready_after_s=5)
     assert jobs.start(box, "switch", other)["ok"]
@@ -122,7 +123,7 @@ def test_while_it_is_tried_the_old_unit_stays_installed(box: Box, good: Spec, ot
     assert_serves(box, other)
 
 
-@pytest.mark.parametrize("power", ["cut", "reboot"])
+@pytest.mark.parametrize("power", ["cut", pytest.param("reboot", marks=pytest.mark.long)])
 def test_a_box_that_goes_down_in_the_middle_boots_the_last_good_unit(
     box: Box, other: Spec, power: str
 ) -> None:
@@ -235,6 +236,7 @@ def test_a_server_of_another_name_is_taken_back(box: Box, good: Spec, other: Spe
     assert_serves(box, good)
 
 
+@pytest.mark.long
 def test_health_that_never_comes_ends_in_time(box: Box, good: Spec, other: Spec) -> None:
     script(box, only=OTHER, health=503)
     began = time.monotonic()
@@ -272,6 +274,7 @@ def test_where_the_last_good_unit_fails_too_it_is_stopped(box: Box, other: Spec)
     assert_nothing_is_left(box)
 
 
+@pytest.mark.long
 def test_the_last_good_unit_itself_is_not_held_to_have_failed(box: Box, good: Spec) -> None:
     script(box, fail={"lines": ["RuntimeError: the card is gone"]})
     assert "it is itself the last good unit" in found_in(switch(box, good))
@@ -452,6 +455,7 @@ def test_a_rollback_goes_through_the_same_gate(box: Box, good: Spec, other: Spec
     assert history_of(box)[0]["how"] == "rollback"
 
 
+@pytest.mark.long
 def test_a_rollback_that_fails_leaves_what_served(box: Box, good: Spec, other: Spec) -> None:
     assert switch(box, other)["ok"]
     script(box, only=GOOD, fail={"lines": [MAMBA]})

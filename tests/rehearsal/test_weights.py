@@ -238,6 +238,7 @@ def test_files_damaged_deleted_or_touched_on_the_box_are_mended_one_by_one(
     assert box.run("systemctl show vllm-coder -p InvocationID --value").stdout != serving
 
 
+@pytest.mark.long
 def test_strange_weights_are_refused_and_what_was_superseded_goes(
     box: Box, store: Hub, hub: Hub
 ) -> None:
@@ -267,6 +268,7 @@ def test_strange_weights_are_refused_and_what_was_superseded_goes(
 # --- a token --------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_token_of_a_gated_model_is_seen_by_nobody(
     box: Box, store: Hub, hub: Hub, shelf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
