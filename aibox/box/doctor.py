@@ -105,9 +105,13 @@ def split(starts: Sequence[Told], *, serves: bool) -> tuple[list[Told], list[Tol
 
 
 def past(before: Sequence[Told], about: About, now: Sequence[Cause]) -> list[Cause]:
-    lines = [line for start in before for line in start.lines]
-    kinds = {cause.kind for cause in now}
-    return [cause for cause in diagnose(lines, about) if cause.kind not in kinds]
+    """What earlier starts ended of, the newest first: each by itself, for one's cause is no
+    consequence of another's."""
+    found: dict[str, Cause] = {cause.kind: cause for cause in now}
+    told = [cause for start in reversed(before) for cause in diagnose(start.lines, about)]
+    for cause in told:
+        found.setdefault(cause.kind, cause)
+    return list(found.values())[len({cause.kind for cause in now}) :]
 
 
 def memory(starts: Sequence[Told], about: About, port: int | None) -> list[tuple[str, str]]:

@@ -140,3 +140,20 @@ def test_a_bundle_holds_text_for_its_owner_alone() -> None:
 def test_the_deploys_record_goes_along_without_its_lists() -> None:
     record = {"format": 1, "files": ["/a", "/b"], "server": {"unit": "x"}}
     assert summary(record) == {"format": 1, "files": "2 entries", "server": {"unit": "x"}}
+
+
+def test_each_earlier_start_is_looked_at_by_itself() -> None:
+    taken = Start("a", 1.0, ["OSError: [Errno 98] Address already in use"], 1)
+    died = Start(
+        "b",
+        2.0,
+        [
+            "(APIServer pid=800) WARNING 11-30 01:35:00 [core_client.py:809] [shutdown] MPClient: "
+            "engine core exited unexpectedly; starting cleanup"
+        ],
+        1,
+    )
+    assert [cause.kind for cause in past([taken, died], About(), [])] == [
+        "engine_died",
+        "port_taken",
+    ]
