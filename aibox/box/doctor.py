@@ -16,6 +16,7 @@ from typing import Any
 
 from aibox.box import good_units, probe, status, surroundings
 from aibox.box.journal import KERNEL, LINES, Told, starts_of
+from aibox.box.prove import exposition
 from aibox.decide import manifest, memory_account
 from aibox.decide.doctor import Findings, screen
 from aibox.decide.fault_about import About
@@ -119,7 +120,7 @@ def memory(starts: Sequence[Told], about: About, port: int | None) -> list[tuple
     for start in reversed(starts):
         found = memory_account.account(start.lines)
         if port is not None:
-            found = memory_account.with_metrics(found, status.exposition(port))
+            found = memory_account.with_metrics(found, exposition(port))
         shown = memory_account.rows(found, about.card_bytes, about.flags)
         if found.kv_cache is not None or found.kv_tokens is not None:
             return shown

@@ -22,8 +22,8 @@ def passes(
     """Health of this very process, its command line, the model's name, a sane answer with drafts.
 
     A spec whose "probe" is null, of a unit that was found serving, is asked for the rest only.
-    strict: whether command line and
-    environment count. Returns the proof, see prove.py. Raises JobError.
+    strict: whether command line and environment count. Returns the proof, see prove.py. Raises
+    JobError.
     """
     progress.step("proving that it serves")
     pid = same_process(service, start)

@@ -27,11 +27,15 @@ class Told:
     own: int = 0  # lines that the server itself said
 
 
+def flushed() -> None:
+    """See that all that was said is written down, before a last look."""
+    probe.ran(["journalctl", "--sync"], 10)
+
+
 def told_since(
     unit: str, moment: float, invocation: str | None = None, until: float | None = None
 ) -> list[str]:
     """All that a unit and systemd said of it since a moment, or of one start, oldest first."""
-    probe.ran(["journalctl", "--sync"], 10)
     lines = []
     end = [] if until is None else ["--until", f"@{until:.3f}"]
     for entry in entries(["-u", unit, "--since", f"@{moment:.3f}", *end]):

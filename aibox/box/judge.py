@@ -19,11 +19,11 @@ from typing import Any
 
 from aibox.box import argv, probe, tensors
 from aibox.box.job import JobError, Progress, Spec, write_whole
+from aibox.box.surroundings import cards_now
 from aibox.decide import candidate
 from aibox.decide.candidate import Evidence, Owner, Verdict
 from aibox.decide.head import index_of
 from aibox.decide.refusal import Refusal
-from aibox.decide.vram import Card
 
 JUDGED = probe.SERVER_STATE / "judged.json"
 MOST_KEPT = 20
@@ -222,15 +222,3 @@ def pids_of(unit: str) -> frozenset[int]:
     """Every process of a unit, the engine's too: NVML names that one."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208  names only
     return frozenset(pid for pid in pids if probe.unit_of(pid) == unit)
-
-
-def cards_now() -> tuple[tuple[Card, ...], str | None]:
-    """The cards, or why NVML does not tell."""
-    import pynvml  # noqa: PLC0415  only where a card is asked for
-
-    from aibox.box import vram  # noqa: PLC0415
-
-    try:
-        return tuple(vram.cards()), None
-    except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError) as error:
-        return (), str(error)

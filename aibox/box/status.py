@@ -10,12 +10,11 @@ import pwd
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from aibox.box import contents, good_units, probe
-from aibox.box.prove import metrics
+from aibox.box import contents, good_units, probe, surroundings
+from aibox.box.prove import exposition
 from aibox.decide import acceptance, manifest, standing
 from aibox.decide.history import Passed
 from aibox.decide.manifest import Entry, Readings, Venv
@@ -108,13 +107,6 @@ def looked(deployed: Deployed) -> standing.Facts:
     )
 
 
-def exposition(port: int) -> str:
-    try:
-        return metrics(port)
-    except (OSError, ValueError, HTTPException):
-        return ""
-
-
 def counters_in(text: str) -> acceptance.Counters | None:
     try:
         return acceptance.parse_metrics(text) if text else None
@@ -124,14 +116,7 @@ def counters_in(text: str) -> acceptance.Counters | None:
 
 def memory(unit: str, uuid: str | None) -> tuple[int, int, int] | None:
     """(all, used, used by the unit's own processes) of the card's bytes; None: it does not tell."""
-    import pynvml  # noqa: PLC0415  only this needs it
-
-    from aibox.box import vram  # noqa: PLC0415
-
-    try:
-        cards = [card for card in vram.cards() if uuid in (None, card.uuid)]
-    except pynvml.NVMLError:
-        return None
+    cards = [card for card in surroundings.cards_now()[0] if uuid in (None, card.uuid)]
     if len(cards) != 1 or cards[0].memory_bytes is None or cards[0].free_bytes is None:
         return None
     card, total = cards[0], cards[0].memory_bytes

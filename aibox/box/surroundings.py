@@ -7,6 +7,7 @@ from typing import Any
 
 from aibox.box import probe
 from aibox.decide.faults import About, Holder
+from aibox.decide.vram import Card
 
 MIB = 1 << 20
 
@@ -37,14 +38,7 @@ def foreign_owner(unit: str, port: int) -> Holder | None:
 
 def card(unit: str) -> tuple[int | None, list[Holder]]:
     """(bytes of the largest card, who holds memory of any, the unit's own processes apart)."""
-    import pynvml  # noqa: PLC0415  a box without a driver has none to ask
-
-    from aibox.box import vram  # noqa: PLC0415
-
-    try:
-        found = vram.cards()
-    except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError):
-        return None, []
+    found = cards_now()[0]
     holders = [
         Holder(one.pid, one.name, None if one.used_bytes is None else one.used_bytes // MIB)
         for each in found
@@ -52,6 +46,18 @@ def card(unit: str) -> tuple[int | None, list[Holder]]:
         if probe.unit_of(one.pid) != unit
     ]
     return max((each.memory_bytes or 0 for each in found), default=0) or None, holders
+
+
+def cards_now() -> tuple[tuple[Card, ...], str | None]:
+    """The cards, or why NVML does not tell."""
+    import pynvml  # noqa: PLC0415  only where a card is asked for
+
+    from aibox.box import vram  # noqa: PLC0415
+
+    try:
+        return tuple(vram.cards()), None
+    except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError) as error:
+        return (), str(error)
 
 
 def nvml_complaint() -> list[str]:

@@ -11,15 +11,14 @@ import os
 import re
 import time
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from aibox.box import gate, good_units
+from aibox.box import gate, good_units, journal
 from aibox.box.good_units import sum_of
 from aibox.box.job import FAILURES, JobError, Progress, Spec, refusal_of, write_whole
 from aibox.box.probe import SERVER_STATE, health, process
-from aibox.box.prove import metrics, record
+from aibox.box.prove import exposition, record
 from aibox.box.service import Service, Start
 from aibox.box.surroundings import about
 from aibox.decide import faults, switching
@@ -60,7 +59,7 @@ def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
     began, served = time.time(), served_now(service, spec)
     try:
         trial = tried(service, spec, progress)
-    except Exception as error:
+    except Exception as error:  # whatever it is, what served must come back
         story = taken_back(service, spec, good, refusal_of_any(error), began, progress)
         if served and spec["restart"]:
             story = switching.with_seconds(story, time.time() - began)
@@ -191,6 +190,7 @@ def accepted(service: Service, spec: Spec, trial: Trial) -> Passed:
         record(spec, trial.proof)
     took = trial.up - trial.process_started if spec["restart"] else None
     down = trial.up - trial.down if trial.down is not None else None
+    journal.flushed()
     lines = service.journal(trial.start.asked, trial.start.invocation)
     entry = entry_of(spec, took, down, with_metrics(account(lines), exposition(spec["port"])))
     good_units.mark_good(entry)
@@ -279,13 +279,6 @@ def synced(folder: Path) -> None:
         os.close(handle)
 
 
-def exposition(port: int) -> str:
-    try:
-        return metrics(port)
-    except (OSError, ValueError, HTTPException):
-        return ""
-
-
 def entry_of(spec: Spec, took: float | None, down: float | None, memory: Account) -> Passed:
     return Passed(
         sha256=sum_of(spec["text"]),
@@ -327,6 +320,7 @@ def taken_back(
     end(service)
     ended = time.time()
     now = brought_back(service, good, progress)
+    journal.flushed()
     lines = service.journal(began, until=ended)
     causes = diagnosed(lines, spec)
     # what a server says that stayed up and did not pass is no cause
@@ -367,7 +361,7 @@ def brought_back(service: Service, good: Spec | None, progress: Progress) -> str
     try:
         progress.step("going back to the last good unit")
         trial = tried(service, spec, progress, strict=False)
-    except Exception as error:
+    except Exception as error:  # whatever it is, it must not flap
         end(service)
         return (
             f"the last good unit failed too: {refusal_of_any(error).found}\n"
