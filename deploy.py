@@ -10,6 +10,7 @@ from tasks import (
     cuda,
     deploy_lock,
     driver,
+    plan,
     preflight,
     proof,
     release,
@@ -32,3 +33,4 @@ if box:
     weights.arrived(box=box)
     server.running(box=box)
     proof.served(box=box)
+    plan.shown(box)

@@ -174,6 +174,7 @@ class Settings(_Strict):
         description="megabits a second, a number above 0, or None"
     )
     release_disk_gb: DecimalGB = Field(description="decimal GB, a number from 0")
+    release_fetch_gb: DecimalGB = Field(description="decimal GB, a number from 0")
     disk_reserve_gb: DecimalGB = Field(description="decimal GB, a number from 0")
     release_extra_packages: Annotated[tuple[Package, ...], ListAsTuple] = Field(
         description="a list of package names"
@@ -204,6 +205,17 @@ class Settings(_Strict):
     def card(self) -> ModelCard:
         """The card of the model."""
         return self._card
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether there is a lock of the model's files."""
+        return self._weights is not None
+
+    def pinned_at(self, lock: WeightsLock) -> "Settings":
+        """The same settings with a lock that is not on the disk yet."""
+        pinned = self.model_copy()
+        pinned._weights = lock
+        return pinned
 
     @property
     def weights(self) -> WeightsLock:
@@ -669,7 +681,7 @@ def wanted_from(settings: Settings, lock: ReleaseLock | None, clock: float | Non
     """What preflight asks of a box.
 
     lock: None when none fits the box's Python. clock: epoch seconds when the report arrived,
-    now by default. LookupError without a weights lock.
+    now by default. Weights that are not pinned yet take no room.
     """
     folder = f"{settings.releases_folder}/{lock.release_id}" if lock else None
     return Wanted(
@@ -683,8 +695,8 @@ def wanted_from(settings: Settings, lock: ReleaseLock | None, clock: float | Non
         release_bytes=round(settings.release_disk_gb * GB),
         cache_folder=settings.cache_folder,
         models_folder=settings.models_folder,
-        weights_folder=settings.weights_folder,
-        weights_bytes=settings.weights.total_bytes,
+        weights_folder=settings.weights_folder if settings.is_pinned else None,
+        weights_bytes=settings.weights.total_bytes if settings.is_pinned else 0,
         reserve_bytes=round(settings.disk_reserve_gb * GB),
         clock=time.time() if clock is None else clock,
     )

@@ -33,7 +33,7 @@ cache_folder = "/var/cache/aibox"  # downloads and compiled kernels
 nvidia_repository = "https://developer.download.nvidia.com/compute/cuda/repos"  # URL, of all
 nvidia_key = "EB693B3035CD5710E231E123A4B469963BF863CC"  # fingerprint, 40 hex digits
 hub = "https://huggingface.co"  # URL of the model hub
-weights_from = None  # hub cache or folder on the box that may hold the weights: "/home/me/.cache/…"
+weights_from = None  # hub cache or folder on the box that may hold the weights; None: usual places
 download_limit_mbps = None  # megabits a second for weights (100: 12.5 MB/s); None: no limit
 release_extra_packages: list[str] = []  # Debian packages that a release needs beside the usual ones
 release_extra_files: list[dict[str, str]] = []  # added to a release: {"url", "sha256", "path"}
@@ -43,6 +43,7 @@ release_find_links = None  # URL of a folder with wheels, beside the package ind
 
 # Room
 release_disk_gb = 12  # decimal GB a release takes: 8.3 measured, and its unpacked downloads
+release_fetch_gb = 3.9  # decimal GB of it on the wire, for the plan: the sum of its wheels
 disk_reserve_gb = 10  # decimal GB that stay free on each disk that is written to
 
 # Drift checks (python -m tasks.drift)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pyinfra import host, state
 from pyinfra.api import QuoteString, StringCommand, deploy, operation
 
+from aibox.decide import apt
 from aibox.decide.preflight import unfinished
-from tasks import aibox_wheel
+from tasks import aibox_wheel, brought
 from tasks.box import AIBOX_FOLDER, STATE_FOLDER, Box
 from tasks.drift_report import because
 from tasks.facts import Aibox, Probe
@@ -21,9 +22,10 @@ DPkg::Lock::Timeout "300";
 
 @deploy("Base")
 def laid_out(box: Box) -> None:
+    brought.begun(name="What was there before is written down", box=box)
     laid_down(
         name="apt waits for its lock",
-        path="/etc/apt/apt.conf.d/90aibox",
+        path=apt.CONF,
         content=APT_WAITS,
     )
     dpkg_finished(name="dpkg has finished", box=box)

@@ -159,7 +159,7 @@ class Box(Places):
             },
             "dtype": card.dtype,
             "head": card.head.model_dump() if card.head else None,
-            "take_over": self.settings.weights_from,
+            "take_over": [self.settings.weights_from] if self.settings.weights_from else None,
             "limit": None if limit is None else limit * 1e6 / 8,
             "full": self.settings.verify_weights == "full",
         }

@@ -1,4 +1,4 @@
-"""What is said of a box that cannot be reached, or no longer."""
+"""The way to a box: in English, and what is said when it cannot be reached, or no longer."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from tasks.operations import SAID, say_refusal
 
 # A box that lost its power says no goodbye: asked this often, a rebooted one denies to know us.
 KEEPALIVE_S = 15
+
+# sudo, apt and their like are understood in English only, whatever the box or its person speaks.
+ENGLISH = {"LC_ALL": "C.UTF-8", "LANGUAGE": ""}
 
 # Raised where a fact fails on the last box; pyinfra says it in a line, gevent a traceback before.
 Hub.NOT_ERROR = (*Hub.NOT_ERROR, PyinfraError)
@@ -67,9 +70,9 @@ def watch(host: Host, connector: SSHConnector, client: SSHClient) -> None:
         transport.set_keepalive(KEEPALIVE_S)
 
     @wraps(execute)
-    def execute_or_tell(*words: Any, **named: Any) -> Any:
+    def execute_or_tell(command: str, *words: Any, **named: Any) -> Any:
         try:
-            return execute(*words, **named)
+            return execute(f"{in_english()} {command}", *words, **named)
         except EOFError:  # pyinfra would take it for a fault of its own
             raise SSHException("the connection ended") from None
 
@@ -81,6 +84,11 @@ def watch(host: Host, connector: SSHConnector, client: SSHClient) -> None:
 
     client.exec_command = execute_or_tell  # type: ignore[method-assign]
     connector.disconnect = tell_and_disconnect  # type: ignore[method-assign]
+
+
+def in_english() -> str:
+    """What a command begins with; `env`, because a login shell need not be a sh."""
+    return " ".join(["env", *(f"{name}={text}" for name, text in ENGLISH.items())])
 
 
 def say_lost(host: Host) -> None:

@@ -15,6 +15,7 @@ from aibox.decide.refusal import Refusal
 from aibox.decide.vram import Card, VramReport, judge, power_reasons, power_refusal
 from tasks import ledger, preflight
 from tasks.box import AIBOX, Box
+from tasks.brought import told
 from tasks.drift_report import because, is_due
 from tasks.facts import AiboxAnswer
 from tasks.operations import (
@@ -114,6 +115,10 @@ def doubled_sources_cleaned(box: Box) -> Commands:
     cleaned = driver_sources.cleaned_sources(evidence_of(box).sources, box.driver.url)
     if not cleaned:
         host.noop("NVIDIA's repository is listed once")
+    else:  # a teardown gives them back
+        found = evidence_of(box).sources
+        both = {path: [found[path], text] for path, text in cleaned.items()}
+        yield told("add", {"sources": both})
     for path, text in cleaned.items():
         because(host, f"{path} lists NVIDIA's repository too")
         if text is None:  # a name that apt passes over

@@ -25,12 +25,15 @@ from pyinfra.api import Config, Host, Inventory
 from pyinfra.api.state import StateStage
 
 from aibox.decide.refusal import Refusal
-from tasks.connection import NoConnectionInWords
+from tasks import invocation
+from tasks.connection import ENGLISH, NoConnectionInWords
 
 
 def watch() -> None:
     """Make this run end in words, and with 1, where pyinfra would not."""
     context = click.get_current_context()
+    invocation.remember(context.params)
+    os.environ.update(ENGLISH)  # of what `@local` runs
     initialise = state.init
 
     @wraps(initialise)

@@ -5,14 +5,21 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import zlib
+from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from pyinfra.api import FactBase, QuoteString, StringCommand
 from pyinfra.api.exceptions import FactProcessError
 
-from aibox.box import probe
+import aibox.box
+import aibox.decide
+from aibox.box import discover, probe
+from aibox.decide import acceptance, head, launch, refusal, secrecy
 
+GREETED = "end-of-greetings"  # a shell's start-up files may print before any command
 PROBE_SOURCE = Path(probe.__file__).read_text()
 
 
@@ -25,25 +32,29 @@ def parsed(lines: list[str]) -> Any:
 
 
 class Login(FactBase[dict[str, Any]]):
-    """Who we are on the box before any sudo: {"uid", "python" ("3.11" or None), "sudo"}.
+    """Who we are on the box before any sudo: {"uid", "python", "sudo", "greeting"}.
 
-    "sudo" is "ok", "no sudo" where the program is missing, or what sudo said.
+    "python" is "3.11" or None. "sudo" is "ok", "no sudo" where the program is missing, or what
+    sudo said. "greeting" is what the login shell prints before the answer to a command.
     """
 
     def command(self) -> StringCommand:
         version = "import sys; print(*sys.version_info[:2], sep='.')"
         return StringCommand(
-            "id -u; if test -x /usr/bin/python3; then /usr/bin/python3 -c",
+            f"echo {GREETED}; id -u; if test -x /usr/bin/python3; then /usr/bin/python3 -c",
             QuoteString(version),
             "; else echo -; fi; if ! command -v sudo >/dev/null; then echo no sudo;",
             "elif LC_ALL=C sudo -n true 2>&1; then echo ok; fi",
         )
 
     def process(self, output: list[str]) -> dict[str, Any]:
-        if len(output) < 3 or not output[0].isdigit():
+        at = output.index(GREETED) if GREETED in output else len(output)
+        ours = output[at + 1 :]
+        if len(ours) < 3 or not ours[0].isdigit():
             raise FactProcessError(f"the login shell answered {output!r}")
-        python = output[1] if output[1] != "-" else None
-        return {"uid": int(output[0]), "python": python, "sudo": output[-1]}
+        python = ours[1] if ours[1] != "-" else None
+        greeting = "\n".join(output[:at])
+        return {"uid": int(ours[0]), "python": python, "sudo": ours[-1], "greeting": greeting}
 
 
 class Probe(FactBase[Any]):
@@ -59,6 +70,49 @@ class Probe(FactBase[Any]):
         )
 
     def process(self, output: list[str]) -> Any:
+        return parsed(output)
+
+
+# Each needs those before it.
+DISCOVERS: tuple[ModuleType, ...] = (
+    *(aibox, aibox.box, aibox.decide),
+    *(refusal, head, acceptance, launch, secrecy, probe, discover),
+)
+LOADER = """\
+import base64, json, sys, types, zlib
+for name, text in json.loads(zlib.decompress(base64.b64decode("%s"))).items():
+    module = sys.modules[name] = types.ModuleType(name)
+    module.__path__ = []
+    parent, _, child = name.rpartition(".")
+    if parent:
+        setattr(sys.modules[parent], child, module)
+    exec(compile(text, name, "exec"), module.__dict__)
+print(json.dumps(module.QUESTIONS[sys.argv[1]](json.loads(sys.argv[2]))))
+"""
+
+
+@cache
+def loader() -> str:
+    """A program that makes these modules on a box without aibox, and asks the last of them.
+
+    Packed: as they are they would not fit into one argument of a command (128 KiB).
+    """
+    texts = {one.__name__: Path(str(one.__file__)).read_text() for one in DISCOVERS}
+    return LOADER % base64.b64encode(zlib.compress(json.dumps(texts).encode(), 9)).decode()
+
+
+class Discovery(FactBase["Any | None"]):
+    """One answer of aibox/box/discover.py, for a box without aibox; None where it failed there."""
+
+    def command(self, question: str, asked: str = "{}") -> StringCommand:
+        return StringCommand(
+            "timeout 60 python3 -",
+            QuoteString(question),
+            QuoteString(asked),
+            "<<'END_OF_DISCOVERY' 2>/dev/null || echo null\n" + loader() + "END_OF_DISCOVERY\n",
+        )
+
+    def process(self, output: list[str]) -> Any | None:
         return parsed(output)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from pyinfra import host, state
 from pyinfra.api import operation
 
-from aibox.decide.history import DEPLOY, Passed, changes, chosen, read
+from aibox.decide.history import DEPLOY, Passed, changes, chosen, read, release_of
 from aibox.decide.refusal import Refusal
 from tasks.box import AIBOX
 from tasks.facts import AiboxAnswer, Login
@@ -31,7 +31,8 @@ def can_work() -> bool:
 
 
 def history_of_box() -> dict[str, Any] | None:
-    """{"history": entries, "there": what is still on the box, "installed": the unit's sum}."""
+    """{"history": entries, "there": what is still on the box, "installed": the unit's sum,
+    "found": the entry of a person's own unit or null, "serves"}."""
     found: dict[str, Any] | None = host.get_fact(
         AiboxAnswer, program=AIBOX, words="status --history --json"
     )
@@ -45,7 +46,8 @@ def went_back() -> Commands:
     history, now = read(found["history"]), found["installed"]
     name = host.data.get("to")
     name = None if name is None else str(name)
-    target = chosen(history, found["there"], now, name, serves=found["serves"])
+    own = next(iter(read([found.get("found")])), None)
+    target = chosen(history, found["there"], now, name, serves=found["serves"], found=own)
     if isinstance(target, Refusal):
         yield refused(target)
         return
@@ -60,7 +62,7 @@ def went_back() -> Commands:
 def say(history: list[Passed], target: Passed, now: str | None) -> None:
     """Which one, and what it changes."""
     when = datetime.fromtimestamp(target.when, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    host.log(f"back to unit {target.sha256[:12]} of {when}: vLLM {target.release_id}")
+    host.log(f"back to unit {target.sha256[:12]} of {when}: vLLM {release_of(target)}")
     current = next((entry for entry in history if entry.sha256 == now), None)
     for row in changes(target, current) if current else []:
         host.log(f"  {row}")

@@ -16,11 +16,13 @@ from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand
 from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
 from pyinfra.api.command import PyinfraCommand
 from pyinfra.facts import deb
+from pyinfra.facts.server import Users
 from pyinfra.operations import apt, server, systemd
 
 from aibox.decide.drift import Reason
 from aibox.decide.refusal import Refusal
 from tasks import ledger
+from tasks.brought import told
 from tasks.drift_report import because, difference
 from tasks.facts import LaidFile, Probe
 from tasks.progress import ProgressLine
@@ -194,6 +196,7 @@ def packages(names: list[str]) -> Commands:
         because(host, f"to be installed: {', '.join(absent or names)}")
     if installing:  # lists that are too old end in a 404, and their age can't be told for sure
         yield "apt-get update -q"
+        yield told("install", names)
     yield from installing
 
 
@@ -211,6 +214,7 @@ def service_user(user: str, home: str) -> Commands:
     ledger.of(host).groups[user] = [user]
     for command in server.group._inner(group=user, system=True):
         because(host, "the group is not there")
+        yield told("add", {"groups": [user]})
         yield command
     for command in server.user._inner(
         user=user,
@@ -222,6 +226,8 @@ def service_user(user: str, home: str) -> Commands:
         ensure_home=False,
     ):
         because(host, f"the user is not there, or its home is not {home}, or its shell not {shell}")
+        if user not in host.get_fact(Users):
+            yield told("add", {"users": [user]})
         yield command
 
 
@@ -231,6 +237,7 @@ def starts_at_boot(unit: str) -> Commands:
     ledger.of(host).units[unit] = {"enabled": True}
     for command in systemd.service._inner(service=unit, running=None, enabled=True):
         because(host, f"{unit} is disabled or masked")
+        yield told("add", {"enabled": [unit]})
         yield command
 
 

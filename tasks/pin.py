@@ -52,7 +52,8 @@ class PinError(Exception):
     """A lock that cannot be made; says why in the three lines of a refusal."""
 
     def __init__(self, found: str, expected: str, remedy: str) -> None:
-        super().__init__(str(Refusal(found, expected, remedy)))
+        self.refusal = Refusal(found, expected, remedy)
+        super().__init__(str(self.refusal))
 
 
 class Source(BaseModel):
@@ -74,7 +75,8 @@ def main(words: list[str] | None = None) -> int:
     given = parser().parse_args(words)
     try:
         source = source_from(PROJECT / "group_data", given)
-        pin(source, given.revision, renew=given.renew)
+        for line in pin(source, given.revision, renew=given.renew):
+            print(line)
     except (PinError, CardError, TokenError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -102,18 +104,18 @@ def parser() -> Parser:
     return parser
 
 
-def pin(source: Source, revision: str, *, renew: bool) -> None:
-    """Make the lock of a model, or find it as it should be. Raises PinError and CardError."""
-    card = load_card(source.cards, source.model)
+def pin(source: Source, revision: str, *, renew: bool) -> Iterator[str]:
+    """Make the lock of a model, or find it as it should be; yields what it has to say.
+
+    Raises PinError, CardError and TokenError.
+    """
     old = lock_there(source, renew=renew)
-    with in_words(source.hub, card, revision):
-        new = lock_of(HfApi(source.hub, token=token() or False), card, revision)
+    new = asked_of_the_hub(source, revision)
     path, summary = lock_path(source.cards, source.model), summed_up(new)
     different = changes(old, new) if old else []
-    for line in different:
-        print(line)
+    yield from different
     if old and not different:
-        print(f"{path} is as the hub says: {summary}")
+        yield f"{path} is as the hub says: {summary}"
         return
     if old and not renew:
         raise PinError(
@@ -121,11 +123,23 @@ def pin(source: Source, revision: str, *, renew: bool) -> None:
             "weights that stay as they were pinned",
             f"take the change with --renew, or keep to it with --revision {old.commit}",
         )
+    write(path, new)
+    yield f"{path} is written: {summary}"
+
+
+def asked_of_the_hub(source: Source, revision: str) -> WeightsLock:
+    """The lock as the hub has it now. Raises PinError, CardError and TokenError."""
+    card = load_card(source.cards, source.model)
+    with in_words(source.hub, card, revision):
+        return lock_of(HfApi(source.hub, token=token() or False), card, revision)
+
+
+def write(path: Path, lock: WeightsLock) -> None:
+    """Raises PinError."""
     try:
-        write_whole(path, lock_text(new))
+        write_whole(path, lock_text(lock))
     except OSError as error:
         raise unwritable(error) from None
-    print(f"{path} is written: {summary}")
 
 
 def summed_up(lock: WeightsLock) -> str:

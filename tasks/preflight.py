@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 from pyinfra import config, host, logger, state
@@ -16,7 +17,7 @@ from aibox.decide.driver import DriverWanted, install_reasons
 from aibox.decide.driver_evidence import Evidence
 from aibox.decide.driver_refusals import RepositoryAnswer
 from aibox.decide.driver_sources import KEY, SOURCE, repository_question
-from aibox.decide.preflight import PACKAGES_FOLDER, BoxReport, can_ask_apt, judge, warnings
+from aibox.decide.preflight import PACKAGES_FOLDER, BoxReport, Wanted, can_ask_apt, judge, warnings
 from aibox.decide.refusal import Refusal
 from aibox.decide.toolkit import toolkit_reasons
 from aibox.settings import (
@@ -28,9 +29,10 @@ from aibox.settings import (
     release_lock,
     wanted_from,
 )
-from tasks import drift_report
+from tasks import discovery, drift_report, first_pin
 from tasks.box import PROJECT, Box, Places
 from tasks.facts import Login, Probe
+from tasks.first_pin import Pinned
 from tasks.operations import say_refusal
 
 REPOSITORY_TIMEOUT_S = 300  # the distribution's own lists are fetched with it
@@ -39,12 +41,25 @@ _loaded: dict[str, Settings] = {}
 _judged: dict[str, Box] = {}
 
 
+@dataclass(frozen=True)
+class Seen:
+    """What this run's look at a box gave, for its plan."""
+
+    report: BoxReport
+    wanted: Wanted
+    evidence: Evidence
+    offered: RepositoryAnswer | None
+
+
+_seen: dict[str, Seen] = {}
+
+
 def settings_of_all_boxes() -> dict[str, Settings]:
     """The validated settings of every box of this run. Faults end the run: they are control's."""
     if not _loaded:
         data = {box.name: box.data.dict() for box in state.inventory}
         try:
-            _loaded.update(load_settings(data, PROJECT, connector_data_meta))
+            _loaded.update(load_settings(data, PROJECT, connector_data_meta, need_weights=False))
         except SettingsError as error:
             raise PyinfraError(str(error)) from None
     return _loaded
@@ -54,8 +69,9 @@ def judged_box() -> Box | None:
     """This box, ready to be built; None when it was refused, with every cause shown."""
     settings = settings_of_all_boxes()[host.name]
     login = host.get_fact(Login, _sudo=False)
-    refusals = refusals_of_login(login)
-    judged = refusals or look(settings, release_lock(settings, login["python"]))
+    judged = refusals_of_login(login) or look(
+        first_pin.pinned(settings, discovery.commit_there), release_lock(settings, login["python"])
+    )
     if isinstance(judged, Box):
         _judged[host.name] = judged
         return judged
@@ -70,16 +86,22 @@ def judged() -> dict[str, Box]:
     return _judged
 
 
+def seen() -> dict[str, Seen]:
+    """What was seen of the boxes of this run, by name."""
+    return _seen
+
+
 def refusals_of_login(login: dict[str, Any]) -> list[Refusal]:
     """What keeps us from working on the box at all; sudo is left out where we are root already."""
     can_ask = sys.stdin.isatty() or bool(config.SUDO_PASSWORD)
     config.SUDO = login["uid"] != 0
-    refusal = judge_login(login["uid"], login["python"], login["sudo"], can_ask)
+    refusal = judge_login(login["uid"], login["python"], login["sudo"], can_ask, login["greeting"])
     return [refusal] if refusal else []
 
 
-def look(settings: Settings, found_lock: ReleaseLock | Refusal) -> Box | list[Refusal]:
+def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusal]:
     """The box itself: what it is, its cards and driver, and what NVIDIA's repository offers it."""
+    settings = pinned.settings
     lock = found_lock if isinstance(found_lock, ReleaseLock) else None
     places = Places(settings, lock) if lock else None
     answer = host.get_fact(Probe, "system", json.dumps(asked(settings, places)))
@@ -87,6 +109,7 @@ def look(settings: Settings, found_lock: ReleaseLock | Refusal) -> Box | list[Re
     wanted = wanted_from(settings, lock)
     wanted_driver = driver_wanted_from(settings, lock, report.os_id, report.os_version)
     evidence = evidence_of(wanted_driver.cuda)
+    discovery.discovered(settings, report, evidence, lock)
     for warning in warnings(report, evidence):
         host.log(warning, logger.warning)
     key = evidence.key if evidence.key_fingerprint == wanted_driver.fingerprint else None
@@ -94,9 +117,11 @@ def look(settings: Settings, found_lock: ReleaseLock | Refusal) -> Box | list[Re
     if can_ask_apt(report) and (key is None or asks_for_packages(evidence, wanted_driver)):
         offered = repository_answer(evidence, wanted_driver)
         key = offered.key
+    _seen[host.name] = Seen(report, wanted, evidence, offered)
     # A drift check reboots nobody away: it is to name the reboot that is due.
     serving = is_serving(settings, report) and not drift_report.is_wanted()
     refusals = judge(report, wanted, evidence, wanted_driver, serving=serving, offered=offered)
+    refusals += [pinned.refusal] if pinned.refusal else []
     if refusals or lock is None or key is None:
         return refusals
     return Box(settings, lock, wanted_driver, key)
@@ -105,7 +130,8 @@ def look(settings: Settings, found_lock: ReleaseLock | Refusal) -> Box | list[Re
 def is_serving(settings: Settings, report: BoxReport) -> bool:
     """Whether our own server holds its port: a reboot would cut somebody off."""
     owner = report.ports.get(settings.server_port)
-    return owner is not None and owner.unit == f"{settings.server_unit}.service"
+    ours = f"{settings.server_unit}.service"
+    return owner is not None and owner.manager == "system" and owner.unit == ours
 
 
 def evidence_of(cuda: str | None) -> Evidence:
@@ -130,8 +156,9 @@ def repository_answer(evidence: Evidence, wanted: DriverWanted) -> RepositoryAns
 def asked(settings: Settings, box: Places | None) -> dict[str, Any]:
     """The probe's question: which disks and ports matter, and what of ours is there already."""
     sizes = {}
-    if box:
+    if box and settings.is_pinned:
         sizes[box.weights_folder] = [box.weights_folder, box.partial_weights_folder]
+    if box:
         sizes[box.release_folder] = [f"{box.release_folder}/release.json"]
     folders = [settings.releases_folder, settings.models_folder, settings.cache_folder]
     return {
@@ -141,7 +168,7 @@ def asked(settings: Settings, box: Places | None) -> dict[str, Any]:
         "unit_file": f"/etc/systemd/system/{settings.server_unit}.service",
         "deployed": manifest.DEPLOYED,
         "sizes": sizes,
-        "linkable": linkable(box) if box and box.settings.weights_from else {},
+        "linkable": linkable(box) if box and settings.is_pinned else {},
     }
 
 
@@ -151,6 +178,7 @@ def linkable(box: Places) -> dict[str, Any]:
     return {
         box.weights_folder: {
             "from": box.settings.weights_from,
+            "repository": lock.repository,
             "to": [box.weights_folder, box.partial_weights_folder],
             "files": takeover.asked(lock.repository, lock.commit, lock.files),
         }

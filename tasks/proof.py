@@ -73,5 +73,23 @@ def screen(box: Box, found: dict[str, Any]) -> list[tuple[str, str]]:
         ("speed", f"{speed(proof)} in the last proof"),
         ("MTP", mtp(box.speculative, proof)),
     ]
-    over_there = "" if host.name == "@local" else f"ssh {host.name} "
-    return [*rows, ("next", f"{over_there}journalctl -fu {box.settings.server_unit}")]
+    return [*rows, *zip(("next", "", ""), next_commands(box), strict=True)]
+
+
+def next_commands(box: Box) -> list[str]:
+    """What one types next: use it, watch it, check it."""
+    port = box.settings.server_port
+    here = host.name == "@local"
+    over_there = "" if here else f"ssh -t {host.name} "
+    use = (
+        f"curl -s localhost:{port}/v1/models"
+        if here
+        else f"ssh -NL {port}:localhost:{port} {host.name}"
+    )
+    commands = {
+        use: "what it serves" if here else "its API on this machine too",
+        f"{over_there}sudo {AIBOX} status": "speed and acceptance since its start",
+        "python -m tasks.drift": "is the box still as it was built?",
+    }
+    width = max(map(len, commands))
+    return [f"{command:<{width}}  {what}" for command, what in commands.items()]

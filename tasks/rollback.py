@@ -1,6 +1,7 @@
 """Go back to what a box served before: `pyinfra inventory tasks/rollback.py`.
 
 `--data to=2` names another one: its number in `aibox status --history`, or how its sum begins.
+`--data to=found` is the unit that was on the box before the first deploy: it is kept for ever.
 """
 
 import sys

@@ -27,6 +27,8 @@ from tasks.operations import (
     starts_at_boot,
 )
 
+MOST_REASONS = 5  # that a plan shows; a unit that a person wrote differs in everything
+
 
 @deploy("Server")
 def running(box: Box) -> None:
@@ -118,9 +120,12 @@ def say_reasons(box: Box, reasons: list[str], differs: list[str]) -> None:
     """Why, and how the unit will differ: for the plan, --diff and a drift check."""
     if state.config.DIFF and not state.is_executing:
         show_difference(differs)
-    for reason in reasons or ["it is starting by itself; waiting for it"]:
-        host.log(f"{box.unit}: {reason}")
+    for at, reason in enumerate(reasons or ["it is starting by itself; waiting for it"]):
+        if at < MOST_REASONS:
+            host.log(f"{box.unit}: {reason}")
         because(host, reason, differs if reason.startswith("its unit file") else ())
+    if len(reasons) > MOST_REASONS:
+        host.log(f"{box.unit}: and {len(reasons) - MOST_REASONS} more; --diff shows the whole unit")
 
 
 @operation()

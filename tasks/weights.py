@@ -21,7 +21,7 @@ from aibox.decide.weights import (
     plan,
     superseded,
 )
-from tasks import aibox_wheel, drift_report
+from tasks import aibox_wheel, drift_report, first_pin
 from tasks.box import AIBOX, AIBOX_FOLDER, Box
 from tasks.drift_report import because
 from tasks.facts import Aibox, LaidFile, Probe
@@ -43,6 +43,7 @@ from tasks.server import server_state
 @deploy("Weights")
 def fetched(box: Box) -> None:
     """Starts the download; `arrived` waits for it, so that the release is built beside it."""
+    first_pin.recorded(name=f"{box.settings.model} is pinned", settings=box.settings)
     weights_there(name=f"Weights of {box.settings.model}: start", box=box, wait=False)
 
 

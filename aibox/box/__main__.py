@@ -27,6 +27,7 @@ from aibox.box import (
     remove,
     status,
     switch,
+    teardown,
     toolkit,
 )
 
@@ -42,6 +43,7 @@ VERBS = {
     "judge": judge.judge,
     "switch": switch.switch,
     "back": switch.back,
+    "teardown": teardown.teardown,
 }
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aibox.box import probe
+from aibox.box import brought, probe
 from aibox.box.job import JobError, Progress, Spec
 from aibox.decide import apt as read
 from aibox.decide.refusal import Refusal
@@ -375,13 +375,36 @@ def planned(
     on_hold = [name for name in plan["installed"] if name in there and there[name].held]
     if theirs := read.outside(set(on_hold) - set(wanted), protect):
         raise refused(read.held_refusal(theirs))
+    if wanted:
+        note(plan, there)
     return list(plan["removed"])
+
+
+def note(plan: Mapping[str, Any], there: Mapping[str, Package]) -> None:
+    """Tell before it happens what these packages bring, and what they take the place of."""
+    new = [name for name in plan["installed"] if name not in there]
+    leaving = [*plan["installed"], *plan["removed"]]
+    replaced = {name: there[name].version for name in leaving if name in there}
+    told({"driver_packages": new, "replaced": replaced})
+
+
+def told(more: dict[str, Any]) -> None:
+    try:
+        brought.add(more)
+    except ValueError as error:
+        raise JobError(
+            f"{brought.RECORD} can't be read ({error})",
+            "the record of what was brought to this box",
+            "move it aside on the box and run again; a teardown then leaves these packages",
+        ) from None
 
 
 def mark(spec: Spec, there: Mapping[str, Package], progress: Progress) -> None:
     """Put on hold what is to be held, and only what is not yet. Raises JobError."""
     hold = [name for name in spec["hold"] if name in there and not there[name].held]
     free = [name for name in spec.get("unhold", []) if name in there and there[name].held]
+    if hold:
+        told({"held": hold})
     for act, names in (("hold", hold), ("unhold", free)):
         if names:
             done(["apt-mark", act, *names], progress)

@@ -19,7 +19,7 @@ from typing import Any, cast
 from aibox.box import hashing, tensors
 from aibox.box.download import Download, journal_of
 from aibox.box.job import JobError, Progress, Spec, read, write_whole
-from aibox.box.take_over import copy, need_room, take_over
+from aibox.box.take_over import copy, need_room, places, take_over
 from aibox.box.tensors import is_tensors
 from aibox.decide.head import Head, index_of, judge_dtype, judge_head, judge_index
 from aibox.decide.manifest import WEIGHTS_LIST, WEIGHTS_RECORD
@@ -37,8 +37,8 @@ def fetch(spec: Spec, progress: Progress) -> dict[str, Any]:
     """Bring the folder to the lock's content.
 
     spec: {"folder", "hub", "repository", "commit", "files": {path: {"size", "sha256"}},
-    "dtype", "head": {…} or null, "take_over": a folder or null, "limit": bytes/s or null, "full":
-    hash every file, "secret": the hub's token or null}. Raises JobError.
+    "dtype", "head": {…} or null, "take_over": folders, or null for the usual places, "limit":
+    bytes/s or null, "full": hash every file, "secret": the hub's token or null}. Raises JobError.
     """
     if spec.get("full"):
         os.nice(10)  # the server goes first
@@ -49,7 +49,7 @@ def fetch(spec: Spec, progress: Progress) -> dict[str, Any]:
     verified = verify(work, spec, progress, keep_unfinished=True, known=known_in(work, spec))
     missing = [path for path in spec["files"] if path not in verified]
     notes: list[str] = []
-    if missing and spec.get("take_over"):
+    if missing:
         notes = taken_over(work, missing, spec, progress, verified)
     wanted = [path for path in missing if path not in verified]
     need_room(work, still_to_come(work, wanted, spec))
@@ -176,16 +176,25 @@ def made_readable(file: Path) -> None:
 def taken_over(
     work: Path, missing: list[str], spec: Spec, progress: Progress, verified: Verified
 ) -> list[str]:
-    """Add to `verified` what the owner's folder holds; what was done, in words."""
-    taken = take_over(work, missing, spec, progress)
-    for path in taken.linked:  # hashed a moment ago, under its other name
-        journal_of(work / path).unlink(missing_ok=True)
-        verified[path] = {"stamp": stamp(work / path), "sha256": spec["files"][path]["sha256"]}
-    for path in taken.copied:
-        journal_of(work / path).unlink(missing_ok=True)
-    if taken.copied:
-        verified |= verify(work, spec, progress, only=taken.copied)
-    return taken.in_words(spec["take_over"], len(missing))
+    """Add to `verified` what lies on the box already; what was done, in words.
+
+    A usual place that holds nothing is not worth a word; one that was named is.
+    """
+    notes: list[str] = []
+    for source in places(spec):
+        wanted = [path for path in missing if path not in verified]
+        if not wanted:
+            break
+        taken = take_over(source, work, wanted, spec, progress)
+        for path in taken.paths:
+            journal_of(work / path).unlink(missing_ok=True)
+        for path in taken.linked:  # hashed a moment ago, under its other name
+            verified[path] = {"stamp": stamp(work / path), "sha256": spec["files"][path]["sha256"]}
+        if taken.copied:
+            verified |= verify(work, spec, progress, only=taken.copied)
+        if taken.paths or spec.get("take_over"):
+            notes += taken.in_words(source, len(wanted))
+    return notes
 
 
 def still_to_come(work: Path, wanted: list[str], spec: Spec) -> int:

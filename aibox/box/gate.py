@@ -9,7 +9,7 @@ from http.client import HTTPException
 from typing import Any
 
 from aibox.box.job import JobError, Progress, Spec
-from aibox.box.probe import health, holds, listening, process
+from aibox.box.probe import health, holds, listening, owner_of, process
 from aibox.box.prove import ask
 from aibox.box.service import Service, Start
 from aibox.decide.secrecy import without_secrets
@@ -27,7 +27,7 @@ def passes(
     """
     progress.step("proving that it serves")
     pid = same_process(service, start)
-    if not answers(pid, spec["port"]):
+    if not answers(spec, pid):
         raise not_served(spec, f"/health on port {spec['port']} is not its main process's own")
     if strict:
         running_as_wanted(spec, service)
@@ -44,8 +44,17 @@ def passes(
     return proof
 
 
-def answers(pid: int, port: int) -> bool:
-    """Whether this very process, and no other, answers /health with 200."""
+def answers(spec: Spec, pid: int) -> bool:
+    """Whether this very process, and no other, answers /health with 200.
+
+    A unit that a person wrote may start its server through a shell, uv or a container: there any
+    process of the unit counts.
+    """
+    port = spec["port"]
+    if spec["probe"] is None:
+        owner = owner_of(port) or {"unit": None, "manager": None}
+        ours = owner["unit"] == spec["unit"] or owner["manager"] == "container"
+        return ours and health(port) == 200
     return holds(pid, listening(port)) and health(port) == 200
 
 

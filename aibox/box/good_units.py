@@ -5,12 +5,15 @@
 /var/lib/aibox/server/units/<sum>.service  the unit itself, for a person to copy back
 /var/lib/aibox/server/units/<sum>.json     all that the gate asks of it
 /var/lib/aibox/server/spec.json           the newest candidate, passed or not
+/var/lib/aibox/server/found*.json          what a person had built by hand; see adoption.py
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +21,17 @@ from aibox.box.job import Spec, write_whole
 from aibox.box.probe import SERVER_STATE, record_in
 from aibox.decide import history
 from aibox.decide.history import Passed
+from aibox.decide.memory_account import Account
+from aibox.decide.secrecy import words_without_secrets
 
 MOST_FAILED = 20
+FOUND_FILE = SERVER_STATE / "found.json"
+NO_NAME = "a model that it did not name"
 OF_ONE_RUN = ("verb", "secret", "restart", "retry", "how")
 
 
 def sum_of(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
 
 # --- units -----------------------------------------------------------------------------------
@@ -50,11 +57,47 @@ def kept(name: str) -> Spec | None:
 
 
 def forget_the_rest() -> None:
-    """Only what the history names stays."""
+    """Only what the history names stays, and what was found, for ever."""
     named = {entry.sha256 for entry in passed()}
+    named |= {str(record["sha256"]) for record in found_records()}
     for path in (SERVER_STATE / "units").glob("*"):
         if path.stem not in named:
             path.unlink()
+
+
+# --- what was found --------------------------------------------------------------------------
+
+FOUND_PARTS = {
+    "unit": str,
+    "path": str,
+    "text": str,
+    "sha256": str,
+    "drop_ins": dict,
+    "when": float,
+}
+
+
+def found_records() -> list[dict[str, Any]]:
+    """The records of units that were found on this box, the first one first. See adoption.py."""
+    paths = sorted(SERVER_STATE.glob("found*.json"), key=lambda path: (len(path.name), path.name))
+    records = [record for path in paths if (record := record_in(path)) is not None]
+    return [
+        record
+        for record in records
+        if all(isinstance(record.get(part), kind) for part, kind in FOUND_PARTS.items())
+    ]
+
+
+def write_found(name: str, record: dict[str, Any]) -> None:
+    SERVER_STATE.mkdir(parents=True, exist_ok=True)
+    write_whole(SERVER_STATE / name, json.dumps(record, indent=1), mode=0o600)
+
+
+def found_units() -> list[Passed]:
+    """Those of them that can be tried, as entries of a history."""
+    specs = [(record, kept(record["sha256"])) for record in found_records()]
+    entries = [(r, entry_of(spec, None, None, Account())) for r, spec in specs if spec is not None]
+    return [replace(entry, when=r["when"], how=history.AS_FOUND) for r, entry in entries]
 
 
 # --- what passed -----------------------------------------------------------------------------
@@ -68,6 +111,25 @@ def passed() -> list[Passed]:
         return []
 
 
+def entry_of(spec: Spec, took: float | None, down: float | None, memory: Account) -> Passed:
+    """The history's entry of a unit that passes now. took, down: seconds, see history.py."""
+    return Passed(
+        sha256=sum_of(spec["text"]),
+        when=round(time.time(), 3),
+        release=spec["release"],
+        release_id=spec["release_id"],
+        weights=spec["weights"],
+        commit=spec["commit"],
+        model=spec["model"] or NO_NAME,
+        speculative=spec["speculative"],
+        command=words_without_secrets(spec["command"]),
+        how=spec.get("how", history.BY_DEPLOY),
+        seconds_start=None if took is None else round(took, 1),
+        seconds_down=None if down is None else round(down, 1),
+        account=memory.record(),
+    )
+
+
 def mark_good(entry: Passed) -> None:
     rows = history.with_newest(passed(), entry)
     SERVER_STATE.mkdir(parents=True, exist_ok=True)
@@ -79,17 +141,23 @@ def mark_good(entry: Passed) -> None:
 def still_there() -> set[str]:
     """The folders of the history's releases and weights, and the units, that the box still has."""
     there = {path.stem for path in (SERVER_STATE / "units").glob("*.json") if kept(path.stem)}
-    for entry in passed():
-        found = entry.how == history.AS_FOUND  # somebody else's: no record of ours lies in it
+    entries = passed()
+    his = {entry.sha256 for entry in entries if entry.how == history.AS_FOUND}
+    his |= {str(record["sha256"]) for record in found_records()}
+    for entry in [*entries, *found_units()]:
+        found = entry.sha256 in his  # somebody else's: no record of ours lies in it
         there |= {entry.release} if is_there(entry.release, "release.json", found) else set()
         there |= {entry.weights} if is_there(entry.weights, ".verified.json", found) else set()
     return there
 
 
 def is_there(folder: str, record: str, found: bool) -> bool:
-    """Ours with its record; of one that was found the folder is enough, or that none is known."""
+    """Ours with its record; of one that was found the folder is enough.
+
+    What is no whole path of it can't be gone: a repository's id, or nothing that is known.
+    """
     if found:
-        return not folder or Path(folder).is_dir()
+        return not folder.startswith("/") or Path(folder).is_dir()
     return Path(folder, record).is_file()
 
 

@@ -42,8 +42,9 @@ def write_whole(path: Path, content: str, mode: int = 0o644) -> None:
     """Write a file so that a reader sees the old content or the new, also after a power cut."""
     aside = path.with_name(f".{path.name}.new")
     aside.unlink(missing_ok=True)
-    with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(content)
+    handle = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content.encode(errors="surrogateescape"))
         file.flush()
         os.fsync(file.fileno())
     aside.chmod(mode)
@@ -131,13 +132,18 @@ def start(name: str, verb: str, spec: Spec) -> str:
     subprocess.run(["systemctl", "reset-failed", unit_of(name)], capture_output=True, check=False)
     command = ["systemd-run", "--quiet", "--collect", f"--unit={unit_of(name)}"]
     command += ["--property=Type=exec", "--property=UMask=0022"]
-    command += [str(Path(sys.executable).with_name("aibox")), "job", "work", name]
+    command += [program(), "job", "work", name]
     try:
         subprocess.run(command, check=True)
     except (OSError, subprocess.CalledProcessError):
         (folder / SECRET_FILE).unlink(missing_ok=True)
         raise
     return "started"
+
+
+def program() -> str:
+    """The aibox that is at work: the installed one, or one that was only carried along."""
+    return os.environ.get("AIBOX_PROGRAM") or str(Path(sys.executable).with_name("aibox"))
 
 
 def the_task(spec: Spec) -> Spec:

@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aibox.box import argv, probe, tensors
+from aibox.box import adoption, argv, probe, tensors
 from aibox.box.job import JobError, Progress, Spec, write_whole
+from aibox.box.service import Service
 from aibox.box.surroundings import cards_now
 from aibox.decide import candidate
 from aibox.decide.candidate import Evidence, Owner, Verdict
@@ -196,9 +197,16 @@ def evidence_for(spec: Spec, verdict: Verdict) -> Evidence:
         own_pids=ours,
         cards=cards,
         nvml_error=error,
-        drop_ins=probe.surroundings(spec["unit"])["drop_ins"],
+        drop_ins=drop_ins_that_stay(spec["unit"]),
         failed=probe.record_in(probe.SERVER_STATE / "failed.json") or {},
     )
+
+
+def drop_ins_that_stay(unit: str) -> dict[str, str]:
+    """Without those of a person's own unit, which go with it."""
+    going = adoption.set_aside(Service(unit))
+    there = probe.surroundings(unit)["drop_ins"]
+    return {path: text for path, text in there.items() if path not in going}
 
 
 def index(weights: Path) -> Mapping[str, Any] | None:

@@ -138,18 +138,27 @@ def size_of(paths: list[str]) -> int:
 def linkable(asked: dict[str, Any] | None) -> int:
     """Bytes that need no room, because a hard link to what is there already will do.
 
-    asked: {"from": folder, "to": folders that may hold the file already, "files": {path: [size in
-    bytes, patterns below "from"]}}.
+    asked: {"from": folder or null for the usual places, "repository", "to": folders that may hold
+    the file already, "files": {path: [size in bytes, patterns below a place]}}.
     """
-    if asked is None or not Path(asked["from"]).is_dir():
+    if asked is None:
         return 0
-    place = Path(asked["to"][0])
-    while not place.exists():
-        place = place.parent
-    device, total = place.stat().st_dev, 0
-    for path, (size, patterns) in asked["files"].items():
-        there = any((Path(folder) / path).exists() for folder in asked["to"])
-        names = () if there else (n for p in patterns for n in Path(asked["from"]).glob(p))
+    missing = [
+        path
+        for path in asked["files"]
+        if not any((Path(folder) / path).exists() for folder in asked["to"])
+    ]
+    if not missing:
+        return 0
+    named = asked["from"]
+    places = [Path(one) for one in ([named] if named else weights_places(asked["repository"]))]
+    target = Path(asked["to"][0])
+    while not target.exists():
+        target = target.parent
+    device, total = target.stat().st_dev, 0
+    for path in missing:
+        size, patterns = asked["files"][path]
+        names = (name for place in places for one in patterns for name in place.glob(one))
         if any(is_linkable(name, size, device) for name in names):
             total += size
     return total
@@ -162,6 +171,88 @@ def is_linkable(name: Path, size: int, device: int) -> bool:
         return False
     readable = found.st_mode & 0o444 == 0o444 and not found.st_mode & 0o7022
     return readable and (found.st_size, found.st_dev) == (size, device)
+
+
+HUB_CACHE = ".cache/huggingface/hub"  # below a home; the client's own default
+# How a process says where its hub cache is, and what of that place comes below it.
+HUB_VARIABLES = {
+    "HF_HUB_CACHE": "",
+    "HUGGINGFACE_HUB_CACHE": "",
+    "HF_HOME": "hub",
+    "XDG_CACHE_HOME": "huggingface/hub",
+    "HOME": HUB_CACHE,
+}
+FIRST_PERSON = 1000  # Debian and Ubuntu give people's logins numbers from here on
+
+
+def weights_places(repository: str) -> list[str]:
+    """Folders that may hold a repository's weights, best first, each once, only those there are.
+
+    What a running vLLM uses, by its environment and its command line, then the hub caches of root
+    and of each person. A hub cache comes whole, whatever it holds; a folder of a command line only
+    with a config.json in it, and where it is not one of ours.
+    """
+    cached = f"models--{repository.replace('/', '--')}"
+    found = [place for pid, words in servers_of_vllm() for place in places_of(pid, words)]
+    people = [one for one in pwd.getpwall() if one.pw_uid == 0 or one.pw_uid >= FIRST_PERSON]
+    found += [Path(one.pw_dir, HUB_CACHE) for one in people]
+    there: dict[str, Path] = {}
+    for place in found:
+        with contextlib.suppress(OSError):
+            if place.is_dir():
+                there.setdefault(str(place.resolve()), place)
+    return sorted(map(str, there.values()), key=lambda one: not Path(one, cached).is_dir())
+
+
+def servers_of_vllm() -> list[tuple[int, list[str]]]:
+    """(pid, words) of every process that a vLLM's server was started as."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        words = words_of(int(folder.name))
+        if is_vllm(words):
+            found.append((int(folder.name), words))
+    return sorted(found)
+
+
+def words_of(pid: int) -> list[str]:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return []
+    return [word.decode(errors="replace") for word in command.split(b"\0")[:-1]]
+
+
+def is_vllm(words: list[str]) -> bool:
+    """Whether a command line starts vLLM's server, by its program or its module."""
+    programs = [at for at, word in enumerate(words[:-1]) if re.search(r"(^|/)vllm$", word)]
+    serves = any("serve" in words[at + 1 : at + 2] for at in programs)
+    return serves or any(re.search(r"\bvllm[./]entrypoints[./]", word) for word in words)
+
+
+def places_of(pid: int, words: list[str]) -> list[Path]:
+    """Where a server's weights come from: a folder that it was given, its own hub cache."""
+    try:
+        here = Path(f"/proc/{pid}/cwd").readlink()
+        pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+    variables = dict(pair.decode(errors="replace").partition("=")[::2] for pair in pairs)
+    given = [here / word.partition("=")[2] for word in words if word.startswith("--model=")]
+    given += [here / word for word in words if not word.startswith("-") and len(word) < 1000]
+    folders = [folder for folder in given if is_model(folder)]
+    hubs = [
+        Path(variables[name], rest) for name, rest in HUB_VARIABLES.items() if variables.get(name)
+    ]
+    return folders + [hub for hub in hubs if hub.is_absolute()]
+
+
+def is_model(folder: Path) -> bool:
+    """A model's folder that is a person's: ours has a list of its content in it."""
+    try:
+        ours = (folder / ".manifest.json").exists()
+        return not ours and (folder / "config.json").is_file()
+    except OSError:
+        return False
 
 
 def account(name: str) -> dict[str, Any] | None:
@@ -190,15 +281,60 @@ def foreign_unit(path: Path, deployed: Path) -> bool:
 
 
 def owner_of(port: int) -> dict[str, Any] | None:
-    """The process that listens on a TCP port on any address, or None."""
+    """The process that listens on a TCP port on any address, or None.
+
+    {"pid", "name", "unit": of the system or of its user, null without one, "manager": see
+    manager_of, "user": its name, "vllm": whether it is a server of vLLM}.
+    """
     sockets = listening(port)
     if not sockets:
         return None
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
         if holds(pid, sockets):
-            return {"pid": pid, "name": name_of(pid), "unit": unit_of(pid)}
-    return {"pid": 0, "name": "a process that can't be seen", "unit": None}
+            return owner(pid)
+    hidden = "a process that can't be seen"
+    return {"pid": 0, "name": hidden, "unit": None, "manager": None, "user": None, "vllm": False}
+
+
+def owner(pid: int) -> dict[str, Any]:
+    name = name_of(pid)
+    manager, unit = manager_of(groups_of_process(pid))
+    if name in PORT_KEEPERS:
+        manager, unit = "container", None
+    try:
+        user = user_name(Path(f"/proc/{pid}").stat().st_uid)
+    except OSError:
+        user = None
+    vllm = is_vllm(words_of(pid)) or name.startswith(("vllm", "VLLM"))
+    return {"pid": pid, "name": name, "unit": unit, "manager": manager, "user": user, "vllm": vllm}
+
+
+# What listens for a container on the host.
+PORT_KEEPERS = ("docker-proxy", "rootlessport", "conmon", "slirp4netns", "pasta", "pasta.avx2")
+CONTAINER = re.compile(r"(?:docker|libpod|libpod-payload|crio|cri-containerd)[-/]([0-9a-f]{12,64})")
+
+
+def manager_of(groups: str) -> tuple[str, str | None]:
+    """Who keeps a process, by its control group: ("system" or "user", the unit), ("container",
+    how its id begins), ("none", None) for one of a login."""
+    for line in groups.splitlines():
+        path = line.split(":", 2)[-1]
+        container = CONTAINER.search(path)
+        if container or "/kubepods" in path:
+            return "container", container[1][:12] if container else None
+        below = path.partition("/user@")[2].partition("/")[2] if "/user@" in path else None
+        units = re.findall(r"(?<=/)[^/]+\.service(?=/|$)", f"/{path if below is None else below}")
+        if units:
+            return ("system" if below is None else "user"), units[-1]
+    return "none", None
+
+
+def groups_of_process(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cgroup").read_text()
+    except OSError:
+        return ""
 
 
 def listening(port: int) -> set[str]:
@@ -238,15 +374,9 @@ def name_of(pid: int) -> str:
 
 
 def unit_of(pid: int) -> str | None:
-    try:
-        groups = Path(f"/proc/{pid}/cgroup").read_text()
-    except OSError:
-        return None
-    for line in groups.splitlines():
-        last = line.rpartition("/")[2]
-        if last.endswith(".service"):
-            return last
-    return None
+    """The unit of the system that a process belongs to; a person's own units are none of them."""
+    manager, unit = manager_of(groups_of_process(pid))
+    return unit if manager == "system" else None
 
 
 def dpkg() -> dict[str, Any]:

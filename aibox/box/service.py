@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class Service:
         self.name = name
         self.installed, self.tried = installed / name, tried / name
         self.staged = installed / f".{name}.candidate"
+        self.drop_ins, self.tried_drop_ins = installed / f"{name}.d", tried / f"{name}.d"
 
     def properties(self) -> dict[str, str]:
         """As systemd shows them. Raises JobError where it does not answer at all."""
@@ -98,7 +100,17 @@ class Service:
 
 
 def text_in(path: Path) -> str | None:
+    """Every byte comes back when it is written: no line's end is changed, and no odd character."""
     try:
-        return path.read_text(errors="replace")
+        return path.read_bytes().decode(errors="surrogateescape")
     except OSError:
         return None
+
+
+def synced(folder: Path) -> None:
+    """The names in a folder are on the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

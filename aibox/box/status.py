@@ -13,8 +13,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from aibox.box import contents, good_units, probe, surroundings
+from aibox.box import adoption, contents, good_units, probe, surroundings
 from aibox.box.prove import exposition
+from aibox.box.service import Service, text_in
 from aibox.decide import acceptance, manifest, standing
 from aibox.decide.history import Passed
 from aibox.decide.manifest import Entry, Readings, Venv
@@ -130,28 +131,38 @@ def print_history(*, as_json: bool) -> int:
     if as_json:
         print(json.dumps(history_of(passed, there)))
         return 0
-    for line in standing.history_rows(passed, there):
+    for line in standing.history_rows(passed, there, own_unit()):
         print(line)
     if not passed:
         print("nothing has passed its gate on this box yet", file=sys.stderr)
     return 0 if passed else 1
 
 
+def own_unit() -> Passed | None:
+    """The person's unit that the first deploy found; None without one that could be tried."""
+    return next(iter(good_units.found_units()), None)
+
+
 def history_of(passed: list[Passed], there: set[str]) -> dict[str, Any]:
     """For a rollback. serves: whether the installed unit is the last good one, and answers."""
     spec = probe.record_in(probe.SERVER_STATE / "spec.json") or {}
-    installed = Path("/etc/systemd/system", str(spec.get("unit", "")))
-    unit = probe.unit_properties(installed.name) if installed.is_file() else {}
-    pid, good = int(unit.get("MainPID") or 0), probe.last_good("sha256")
-    text = installed.read_text(errors="replace") if installed.is_file() else None
+    service, found = Service(str(spec.get("unit", ""))), own_unit()
+    path = adoption.standing(service) if spec else None
+    text = text_in(path) if path else None
     name = None if text is None else good_units.sum_of(text)
-    from_there = unit.get("FragmentPath") == str(installed) and name == good
+    unit = probe.unit_properties(service.name) if path else {}
+    pid, good = int(unit.get("MainPID") or 0), probe.last_good("sha256")
+    kept = good_units.kept(name) if name else None
+    port = int((kept or spec).get("port") or 0)
+    fragment = unit.get("FragmentPath", "")
+    from_there = bool(fragment) and not fragment.startswith("/run/")  # where a candidate stands
     return {
         "history": [asdict(entry) for entry in passed],
         "there": sorted(there),
         "good": good,
         "installed": name,
-        "serves": bool(pid and from_there and probe.health(int(spec["port"])) == 200),
+        "found": asdict(found) if found else None,
+        "serves": bool(pid and from_there and name == good and probe.health(port) == 200),
     }
 
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
-from aibox.box import gate, good_units, journal
+from aibox.box import adoption, gate, good_units, journal
 from aibox.box.good_units import sum_of
 from aibox.box.job import FAILURES, JobError, Progress, Spec, refusal_of, write_whole
 from aibox.box.probe import SERVER_STATE, health, process
@@ -23,10 +22,9 @@ from aibox.box.service import Service, Start
 from aibox.box.surroundings import about
 from aibox.decide import faults, switching
 from aibox.decide.faults import Cause
-from aibox.decide.history import AS_FOUND, BY_DEPLOY, Passed
+from aibox.decide.history import AS_FOUND, Passed
 from aibox.decide.memory_account import Account, account, with_metrics
 from aibox.decide.refusal import Refusal
-from aibox.decide.secrecy import words_without_secrets
 
 # What a starting vLLM is doing, by the words in its journal, in the order they appear.
 STEPS = (
@@ -53,14 +51,20 @@ def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
     "notes" for the person. Raises JobError, which says what failed, why, and what runs now.
     """
     service = Service(spec["unit"])
+    adoption.settle(service)
+    kept_for_ever(service, spec)
     good = last_good(service, spec)
     stage(service, spec)
     progress.last = good_seconds(spec)
     began, served = time.time(), served_now(service, spec)
+    # his own that is up and does not answer (yet): no last good one, and still not to be lost
+    revived = good is None and ran_his(service)
     try:
         trial = tried(service, spec, progress)
     except Exception as error:  # whatever it is, what served must come back
-        story = taken_back(service, spec, good, refusal_of_any(error), began, progress)
+        story = taken_back(
+            service, spec, good, refusal_of_any(error), began, progress, revived=revived
+        )
         if served and spec["restart"]:
             story = switching.with_seconds(story, time.time() - began)
         raise JobError(story.found, story.expected, story.remedy) from None
@@ -112,30 +116,49 @@ def last_good(service: Service, spec: Spec) -> Spec | None:
         if kept is not None:
             return {**kept, "how": entry.how}
     text = service.text()
-    if text is None or text == spec["text"] or not served_now(service, spec):
+    if not text or text == spec["text"]:
         return None
-    return adopted(service, spec, text)
-
-
-def adopted(service: Service, spec: Spec, text: str) -> Spec:
-    """A unit that serves although nobody has kept it: it counts as good, as it is."""
-    found = service.properties()
-    running = process(int(found["MainPID"]), found["ExecMainStartTimestamp"])
-    facts = switching.facts_of(running["command"] if running else [])
-    kept = {**spec, **facts, "text": text, "probe": None, "environment": {}, "head": None}
-    drafts = any(word.startswith("--speculative-config") for word in facts["command"])
-    kept |= {"model": gate.model_served(spec["port"]), "speculative": drafts}
+    kept = as_it_is(service, spec, text)
+    if not served_now(service, kept):
+        return None
     good_units.keep(kept)
     kept["how"] = AS_FOUND
-    good_units.mark_good(entry_of(kept, None, None, Account()))
+    good_units.mark_good(good_units.entry_of(kept, None, None, Account()))
     return kept
+
+
+def kept_for_ever(service: Service, spec: Spec) -> None:
+    """A unit that a person built by hand, with all that a way back to it needs."""
+    record = adoption.keep(service)
+    if record is None or not record["text"].strip() or good_units.kept(record["sha256"]):
+        return
+    good_units.keep(as_it_is(service, spec, record["text"]))
+
+
+def as_it_is(service: Service, spec: Spec, text: str) -> Spec:
+    """What can be told of a unit that nobody has gated; its gate asks for health and model only."""
+    found = service.properties()
+    running = process(int(found["MainPID"] or 0), found["ExecMainStartTimestamp"])
+    facts = switching.facts_of(running["command"] if running else [])
+    kept = {**spec, **facts, "text": text, "probe": None, "environment": {}, "head": None}
+    kept |= {"port": facts["port"] or spec["port"], "flags": {}, "sources": {}}
+    drafts = any(word.startswith("--speculative-config") for word in facts["command"])
+    model = gate.model_served(kept["port"]) if served_now(service, kept) else None
+    return {**kept, "model": model, "speculative": drafts}
+
+
+def ran_his(service: Service) -> bool:
+    record = adoption.of(service)
+    active = service.properties()["ActiveState"] in ("active", "activating")
+    return active and record is not None and adoption.is_in_force(service, record)
 
 
 def stage(service: Service, spec: Spec) -> None:
     """Everything that takes room on a disk, before the old server is touched."""
     good_units.keep(spec)
     write_whole(SERVER_STATE / "spec.json", good_units.as_text(spec), mode=0o600)
-    if service.installed_text() == spec["text"]:
+    his = adoption.is_his(adoption.of(service), spec["text"])  # that comes back by itself
+    if his or service.installed_text() == spec["text"]:
         service.staged.unlink(missing_ok=True)
     else:
         write_whole(service.staged, spec["text"])
@@ -173,6 +196,7 @@ def tried(service: Service, spec: Spec, progress: Progress, *, strict: bool = Tr
     with a drop-in of somebody's may do so again.
     """
     served = spec["restart"] and served_now(service, spec)
+    strict = strict and spec["probe"] is not None  # of a found unit nobody knows what it should be
     start = started(service, spec, progress) if spec["restart"] else under_way(service)
     wait(service, start, spec, progress)
     up = time.time()
@@ -192,7 +216,9 @@ def accepted(service: Service, spec: Spec, trial: Trial) -> Passed:
     down = trial.up - trial.down if trial.down is not None else None
     journal.flushed()
     lines = service.journal(trial.start.asked, trial.start.invocation)
-    entry = entry_of(spec, took, down, with_metrics(account(lines), exposition(spec["port"])))
+    entry = good_units.entry_of(
+        spec, took, down, with_metrics(account(lines), exposition(spec["port"]))
+    )
     good_units.mark_good(entry)
     return entry
 
@@ -200,15 +226,19 @@ def accepted(service: Service, spec: Spec, trial: Trial) -> Passed:
 def started(service: Service, spec: Spec, progress: Progress) -> Start:
     """Start the unit with the spec's text, which stands in /run where it is not installed."""
     progress.step("stopping the old server")
+    asked = time.time()
+    if adoption.changes_hands(service, spec["text"]):
+        service.stop()
     if service.installed_text() == spec["text"]:
         service.tried.unlink(missing_ok=True)
     else:
         service.tried.parent.mkdir(parents=True, exist_ok=True)
         write_whole(service.tried, spec["text"])
+    adoption.lay_beside(service, spec["text"])
     service.reload()
     start = service.restart()
     progress.step("starting")
-    return start
+    return replace(start, asked=asked)
 
 
 def under_way(service: Service) -> Start:
@@ -231,7 +261,7 @@ def wait(service: Service, start: Start, spec: Spec, progress: Progress) -> None
                 "a server that stays up and answers /health",
                 f"mend the cause; the whole log: sudo journalctl -u {service.name}",
             )
-        if found["ActiveState"] == "active" and gate.answers(int(found["MainPID"]), spec["port"]):
+        if found["ActiveState"] == "active" and gate.answers(spec, int(found["MainPID"] or 0)):
             return
         if time.time() - said > SAY_S:
             said = time.time()
@@ -261,40 +291,23 @@ def step_of(lines: list[str]) -> str:
 
 def install(service: Service, spec: Spec, started: float) -> None:
     """Make it what the box boots. Its file stays older than the process that runs it."""
-    if service.installed_text() != spec["text"]:
-        service.staged.replace(service.installed)
-        synced(service.installed.parent)
-    if service.installed.stat().st_mtime >= started:  # a process that was left running
-        os.utime(service.installed, (started - 1, started - 1))
+    record = adoption.of(service)
+    if record is not None and adoption.is_his(record, spec["text"]):
+        adoption.put_back(record)
+    else:
+        if service.installed_text() != spec["text"]:
+            adoption.replace(service, spec["text"])
+        if service.installed.stat().st_mtime >= started:  # a process that was left running
+            os.utime(service.installed, (started - 1, started - 1))
+    cleared(service)
+
+
+def cleared(service: Service) -> None:
+    """Nothing of a trial is left."""
+    adoption.clear_beside(service)
     service.staged.unlink(missing_ok=True)
     service.tried.unlink(missing_ok=True)
     service.reload()
-
-
-def synced(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def entry_of(spec: Spec, took: float | None, down: float | None, memory: Account) -> Passed:
-    return Passed(
-        sha256=sum_of(spec["text"]),
-        when=round(time.time(), 3),
-        release=spec["release"],
-        release_id=spec["release_id"],
-        weights=spec["weights"],
-        commit=spec["commit"],
-        model=spec["model"],
-        speculative=spec["speculative"],
-        command=words_without_secrets(spec["command"]),
-        how=spec.get("how", BY_DEPLOY),
-        seconds_start=None if took is None else round(took, 1),
-        seconds_down=None if down is None else round(down, 1),
-        account=memory.record(),
-    )
 
 
 # --- and back ----------------------------------------------------------------------------------
@@ -307,11 +320,14 @@ def taken_back(
     stopped_by: Refusal,
     began: float,
     progress: Progress,
+    *,
+    revived: bool = False,
 ) -> Refusal:
     """Why the candidate failed, once what served before it is back, gated again.
 
     A process that nobody replaced is left alone: nothing is lost by it. What served comes back
-    first; the cause is looked for afterwards.
+    first; the cause is looked for afterwards. revived: a person's own unit that was up without an
+    answer is started again, ungated.
     """
     if not spec["restart"] and not service.tried.exists():
         service.staged.unlink(missing_ok=True)
@@ -319,7 +335,7 @@ def taken_back(
     stayed_up = service.properties()["ActiveState"] == "active"
     end(service)
     ended = time.time()
-    now = brought_back(service, good, progress)
+    now = started_again(service) if revived else brought_back(service, good, progress)
     journal.flushed()
     lines = service.journal(began, until=ended)
     causes = diagnosed(lines, spec)
@@ -332,9 +348,7 @@ def taken_back(
 def end(service: Service) -> None:
     """Stopped, not flapping; nothing of a trial is left."""
     service.stop()
-    service.tried.unlink(missing_ok=True)
-    service.staged.unlink(missing_ok=True)
-    service.reload()
+    cleared(service)
 
 
 def diagnosed(lines: list[str], spec: Spec) -> list[Cause]:
@@ -350,6 +364,11 @@ def remembered(spec: Spec, cause: Cause | None, said: list[str]) -> None:
         good_units.remember_failure(sum_of(spec["text"]), failure)
     except OSError:  # a full disk is told by what needs the room
         return
+
+
+def started_again(service: Service) -> str:
+    service.run("start", "--no-block", check=False)
+    return f"{service.name} is your own again and was started; it did not answer before either"
 
 
 def brought_back(service: Service, good: Spec | None, progress: Progress) -> str:

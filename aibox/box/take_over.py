@@ -16,26 +16,42 @@ from typing import Any
 
 from aibox.box import hashing
 from aibox.box.job import JobError, Progress, Spec
+from aibox.box.probe import weights_places
 from aibox.decide import takeover
 from aibox.decide.weights import LockedFile
 
 FICLONE = 0x40049409  # ioctl_ficlone(2)
 
 
-def take_over(work: Path, missing: list[str], spec: Spec, progress: Progress) -> Taken:
-    """Put into `work` what spec["take_over"] holds of the missing files, and say how.
+def places(spec: Spec) -> list[Path]:
+    """Where to look: what spec["take_over"] names, and that only; else the usual places.
 
-    Raises JobError where the folder is not there or the disk has no room for a copy.
+    Raises JobError for a named folder that is not there.
     """
-    source = Path(spec["take_over"])
-    if not source.is_dir():
+    named = spec.get("take_over")
+    if named is None:
+        return [Path(place) for place in weights_places(spec["repository"])]
+    lost = [source for source in named if not Path(source).is_dir()]
+    if lost:
         raise JobError(
-            f"no folder {source} on the box, which weights_from names",
+            f"no folder {lost[0]} on the box, which weights_from names",
             "a hub cache or a folder that holds the weights",
-            "correct weights_from, or set it to None to download them",
+            "correct weights_from, or set it to None: then the usual places are looked at",
         )
-    progress.step(f"hashing what {source} holds")
+    return [Path(source) for source in named]
+
+
+def take_over(
+    source: Path, work: Path, missing: list[str], spec: Spec, progress: Progress
+) -> Taken:
+    """Put into `work` what the source holds of the missing files, and say how.
+
+    Raises JobError where the disk has no room for a copy.
+    """
     found = {path: list(lying(source, path, spec)) for path in missing}
+    if not any(found.values()):
+        return Taken(work)
+    progress.step(f"hashing what {source} holds")
     stamps = {file: stamp(file) for files in found.values() for file in files}
     sums = hashing.sums(stamps, progress)
     progress.step(f"taking over from {source}")
@@ -97,8 +113,12 @@ class Taken:
             copy(file, target)
             self.copied.append(path)
 
-    def in_words(self, source: str, wanted: int) -> list[str]:
-        if not self.linked and not self.copied:
+    @property
+    def paths(self) -> list[str]:
+        return [*self.linked, *self.copied]
+
+    def in_words(self, source: Path, wanted: int) -> list[str]:
+        if not self.paths:
             return [f"nothing to take over in {source}: none of the {wanted} files is there"]
         ways = []
         if self.linked:

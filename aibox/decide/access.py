@@ -3,12 +3,22 @@
 from aibox.decide.refusal import Refusal
 
 
-def judge_login(uid: int, python: str | None, sudo: str, can_ask: bool) -> Refusal | None:
+def judge_login(
+    uid: int, python: str | None, sudo: str, can_ask: bool, greeting: str = ""
+) -> Refusal | None:
     """Why this login is not enough; None when it is.
 
+    greeting: what its shell prints before the answer to any command.
     sudo: "ok", "no sudo", or what `sudo -n true` said. can_ask: a password is at hand, or there
     is a terminal to ask for one.
     """
+    if greeting:
+        return Refusal(
+            f"the login shell says {greeting.splitlines()[0]!r} before each answer",
+            "a shell that is silent when it runs a command (scp and rsync need that too)",
+            "in its start-up file (~/.bashrc, ~/.zshenv, ~/.config/fish/config.fish) print only "
+            "where the shell is interactive",
+        )
     if uid != 0 and sudo == "no sudo":
         return Refusal(
             "a login that is not root, and no sudo on the box",

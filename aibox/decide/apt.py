@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from aibox.decide.refusal import Refusal
 
+CONF = "/etc/apt/apt.conf.d/90aibox"  # apt waits for its lock
 LONGEST_BLOCK = 12  # lines of apt's own words that a refusal repeats
 
 _ERROR = re.compile(r"^(?:E|Error): ?(.*)", re.MULTILINE)

@@ -147,6 +147,17 @@ def header_packages(evidence: Evidence) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*missing, *(one for one in metas if one not in evidence.packages)]))
 
 
+def could_stay(evidence: Evidence, wanted: DriverWanted) -> str | None:
+    """The version that is loaded, where it is another one that would do for this release."""
+    loaded = evidence.loaded
+    if loaded is None or not loaded.open or loaded.version == wanted.version:
+        return None
+    try:
+        return None if too_old(loaded.version, floor_for_cuda(wanted.cuda)) else loaded.version
+    except ValueError:
+        return None
+
+
 def install_reasons(evidence: Evidence, wanted: DriverWanted) -> list[str]:
     """Why driver packages or headers must be installed or changed. The toolkit is apart."""
     if signed_route(evidence, wanted):

@@ -161,10 +161,14 @@ def _kernel_too_new(evidence: Evidence, wanted: DriverWanted) -> Refusal | None:
 
 
 def reboot_refusal(
-    reasons: Sequence[str], changes: Sequence[str], serving: bool, wanted: DriverWanted
+    reasons: Sequence[str],
+    changes: Sequence[str],
+    serving: bool,
+    wanted: DriverWanted,
+    keeps: str | None = None,
 ) -> Refusal | None:
     """A server that answers is not rebooted away. reasons: for the reboot; changes: what would be
-    installed before it; serving: whether /health answers."""
+    installed before it; serving: whether /health answers; keeps: a version that could stay."""
     if not reasons or not serving or wanted.reboot_while_serving:
         return None
     would = [f"install driver {wanted.version} ({'; '.join(changes)})"] if changes else []
@@ -173,7 +177,8 @@ def reboot_refusal(
         f"{'; '.join(reasons)}",
         "a server that may be interrupted",
         f"when it suits, stop it (`systemctl stop {wanted.server_unit}`) and run again, or set "
-        "reboot_while_serving = True",
+        "reboot_while_serving = True"
+        + (f'; or keep the driver that runs: driver_version = "{keeps}"' if keeps else ""),
     )
 
 

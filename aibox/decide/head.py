@@ -69,6 +69,23 @@ def judge_head(
     return Refusal(found, expected, REMEDY)
 
 
+def standing(
+    config: Mapping[str, object] | None, index: Mapping[str, object] | None, head: HeadShape | None
+) -> str:
+    """How weights that a person has stand to the card's head, in words.
+
+    None: config.json or the index can't be read, or the card knows no head.
+    """
+    if config is None or index is None or head is None:
+        return "unknown"
+    if judge_head(config, index, head) is None:
+        return "carried"
+    named, count = _config_value(config, head.config_key), _tensors(index, head.tensor_prefix)
+    if not count:
+        return "named, without its tensors" if named else "none"
+    return "another one" if named else "there, but not named in config.json"
+
+
 def index_of(names: Mapping[str, Collection[str]]) -> dict[str, object]:
     """What an index would say. names: file -> the tensors that its header lists."""
     return {"weight_map": {name: file for file in sorted(names) for name in names[file]}}

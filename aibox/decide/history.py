@@ -11,6 +11,8 @@ from aibox.decide.unit import flag_changes
 
 HISTORY = "`sudo /opt/aibox/current/bin/aibox status --history` on the box"
 DEPLOY = "run the deploy: pyinfra inventory deploy.py"
+HIS = "found"  # by this name a person's own unit is meant, whatever the history still holds
+TO_HIS = f"to your own unit: pyinfra inventory tasks/rollback.py --data to={HIS}"
 MOST = 10
 BY_DEPLOY, BY_ROLLBACK, AS_FOUND = "deploy", "rollback", "found"
 
@@ -112,12 +114,16 @@ def chosen(
     name: str | None,
     *,
     serves: bool = True,
+    found: Passed | None = None,
 ) -> Passed | Refusal:
     """What a rollback goes to: the one that a person names, or what served before the current.
 
     serves: whether the current unit, by its sum, is the last good one and answers. Where it is not
-    or does not, the last good one is what served before.
+    or does not, the last good one is what served before. found: a person's own unit from before
+    the first deploy, which is always there to go back to.
     """
+    if name == HIS:
+        return his_own(found, there)
     if not history:
         return Refusal("nothing has passed its gate on this box", "a box that has served", DEPLOY)
     if name is None:
@@ -125,18 +131,32 @@ def chosen(
         return older or Refusal(
             "nothing served here before what runs now, or its release or weights were removed",
             "an older unit to go back to",
-            f"look at {HISTORY}; change the card and deploy",
+            f"look at {HISTORY}; change the card and deploy" + (f"; {TO_HIS}" if found else ""),
         )
-    found = named(history, name)
-    if len(found) != 1:
-        what = "several units" if found else "no unit"
+    meant = named(history, name)
+    if len(meant) != 1:
+        what = "several units" if meant else "no unit"
         remedy = f"look at {HISTORY}: its first column, or enough of its second"
         return Refusal(f"{what} of the history by the name {name!r}", "one of them", remedy)
-    lost = missing(found[0], there)
+    lost = missing(meant[0], there)
     if lost:
         remedy = f"name one that {HISTORY} offers, or deploy its settings anew"
         return Refusal(f"{name}: {' and '.join(lost)}", "a unit that can still run", remedy)
-    return found[0]
+    return meant[0]
+
+
+def his_own(found: Passed | None, there: Collection[str]) -> Passed | Refusal:
+    if found is None:
+        return Refusal(
+            "no unit of your own was found on this box before the first deploy, or it was masked",
+            "a unit that somebody had built by hand",
+            f"name one that {HISTORY} offers",
+        )
+    lost = missing(found, there)
+    if lost:
+        remedy = f"bring it back ({' and '.join({found.release, found.weights} - set(there))})"
+        return Refusal(f"your own unit: {' and '.join(lost)}", "a unit that can still run", remedy)
+    return found
 
 
 def named(history: Sequence[Passed], name: str) -> list[Passed]:
@@ -154,10 +174,19 @@ def changes(newer: Passed, older: Passed) -> list[str]:
     """How one entry differs from the one before it, in words; empty when it does not."""
     rows = []
     if newer.release_id != older.release_id:
-        rows.append(f"release {older.release_id} -> {newer.release_id}")
+        rows.append(f"release {release_of(older)} -> {release_of(newer)}")
     if newer.commit != older.commit:
-        rows.append(f"weights {older.commit[:12]} -> {newer.commit[:12]}")
+        rows.append(f"weights {weights_of(older)} -> {weights_of(newer)}")
     return rows + flag_changes(older.command[3:], newer.command[3:])
+
+
+def release_of(entry: Passed) -> str:
+    """By its id; of a unit that was found only the venv is known, or not even that."""
+    return entry.release_id or "a vLLM of its own"
+
+
+def weights_of(entry: Passed) -> str:
+    return entry.commit[:12] or entry.weights or "unknown"
 
 
 def missing(entry: Passed, there: Collection[str]) -> list[str]:

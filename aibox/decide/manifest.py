@@ -30,6 +30,7 @@ LEFT_OUT = (
     ("weights: owner and mode of hard-linked files", "they are those of the person's own file"),
     (f"{STATE_FOLDER}/proof.json", "what a proof measured"),
     (f"{STATE_FOLDER}/server", "what passed its gate and when"),
+    (f"{STATE_FOLDER}/brought.json", "what was not there before: each box had something else"),
     ("/var/cache and the server's folder in /var/lib", "downloads and what the server compiled"),
     ("numbers of users and groups", "the next free ones; the names are compared"),
     ("secrets: their content", "each box has its own; owner and mode are compared"),

@@ -1,6 +1,7 @@
 """May this box become a server? Decided from one report, all faults in one answer."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -36,11 +37,18 @@ class Disk:
 
 @dataclass(frozen=True)
 class PortOwner:
-    """The process that listens on a port, and the systemd unit it belongs to."""
+    """The process that listens on a port, and the systemd unit it belongs to.
+
+    manager: who keeps it, "system", "user", "container" or "none". user: its owner's name. vllm:
+    whether it is a server of vLLM.
+    """
 
     pid: int
     name: str
     unit: str | None
+    manager: str = "system"
+    user: str | None = None
+    vllm: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,7 +131,7 @@ class Wanted:
     release_bytes: int
     cache_folder: str  # where the release's downloads are unpacked
     models_folder: str
-    weights_folder: str
+    weights_folder: str | None  # None: not pinned yet
     weights_bytes: int
     reserve_bytes: int  # left free on each filesystem that is written to
     clock: float  # epoch seconds on control when the report arrived
@@ -157,9 +165,14 @@ def judge(
         _clock(report, wanted),
         _port(report, wanted),
         _user(report, wanted),
-        _unit(report, wanted),
         *driver_refusals.refusals(evidence, driver_wanted, _nvml(report.gpu)),
-        driver_refusals.reboot_refusal(reboot, changes, serving, driver_wanted),
+        driver_refusals.reboot_refusal(
+            reboot,
+            changes,
+            serving,
+            driver_wanted,
+            driver.could_stay(evidence, driver_wanted),
+        ),
         _power(report, driver_wanted),
         *_repository(report, evidence, driver_wanted, offered),
         *_disk_faults(report, wanted, offered.needed_bytes if offered else 0),
@@ -293,13 +306,32 @@ def _port(report: BoxReport, wanted: Wanted) -> Refusal | None:
             "run again; the probe was asked about other ports",
         )
     owner = report.ports[wanted.server_port]
-    if owner is None or owner.unit == f"{wanted.server_unit}.service":
+    ours = f"{wanted.server_unit}.service"
+    if owner is None or (owner.unit == ours and owner.manager == "system"):
         return None
     return Refusal(
         f"port {wanted.server_port} belongs to {_shown_owner(owner)}",
-        f"a free port, or {wanted.server_unit}.service on it",
-        f"stop it on the box with {_stopping(owner)}, or set server_port to a free one",
+        f"a free port, or {ours} on it",
+        _port_remedy(owner, wanted.server_port),
     )
+
+
+def _port_remedy(owner: PortOwner, port: int) -> str:
+    """What to do about whoever holds our port; a unit that serves vLLM can be adopted."""
+    other = "or set server_port to a free one"
+    name = (owner.unit or "").removesuffix(".service")
+    adoptable = re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", name)
+    if owner.manager == "system" and owner.vllm and adoptable:
+        return (
+            f'adopt it: set server_unit = "{name}" in group_data/site.py (your unit is kept, and '
+            f"one command brings it back); {other}"
+        )
+    if owner.manager == "container":
+        return (
+            f"stop the container on the box (`docker ps --filter publish={port}` names it, then "
+            f"`docker update --restart=no NAME` and `docker stop NAME`), {other}"
+        )
+    return f"stop it on the box with {_stopping(owner)}, {other}"
 
 
 def _user(report: BoxReport, wanted: Wanted) -> Refusal | None:
@@ -314,26 +346,21 @@ def _user(report: BoxReport, wanted: Wanted) -> Refusal | None:
     )
 
 
-def _unit(report: BoxReport, wanted: Wanted) -> Refusal | None:
-    if not report.foreign_unit:
-        return None
-    name = f"{wanted.server_unit}.service"
-    return Refusal(
-        f"/etc/systemd/system/{name} is there, and no deploy has written it",
-        "a unit that a deploy laid down, or none",
-        f"keep yours: on the box `systemctl disable --now {name}`, and rename the file; "
-        "or set server_unit to another name and server_port to a free one",
-    )
-
-
 def _shown_owner(owner: PortOwner) -> str:
     if owner.pid == 0:  # its process is hidden from the probe
         return owner.name
-    unit = f"unit {owner.unit}" if owner.unit else "no systemd unit"
-    return f"{owner.name} (pid {owner.pid}, {unit})"
+    if owner.manager == "container":
+        kept = "a container"
+    elif owner.manager == "user" and owner.unit:
+        kept = f"{owner.unit}, a unit of the user {owner.user}"
+    else:
+        kept = f"unit {owner.unit}" if owner.unit else "no systemd unit"
+    return f"{owner.name} (pid {owner.pid}, {kept})"
 
 
 def _stopping(owner: PortOwner) -> str:
+    if owner.unit and owner.manager == "user":
+        return f"`systemctl --user -M {owner.user}@ disable --now {owner.unit}`"
     if owner.unit:
         return f"`systemctl disable --now {owner.unit}`"
     return f"`kill {owner.pid}`" if owner.pid else "its own means (`ss -ltnp` names it)"
@@ -360,25 +387,27 @@ def _nvml(gpu: Gpu) -> NvmlAnswer | None:
 
 
 @dataclass(frozen=True)
-class _Need:
+class Need:
+    """Bytes still to be written below a folder. setting: names another folder for it."""
+
     what: str
     folder: str
-    setting: str | None  # that names another folder for it
+    setting: str | None
     size: int
 
 
-def _needs(report: BoxReport, wanted: Wanted, packages_bytes: int) -> list[_Need]:
+def to_write(report: BoxReport, wanted: Wanted, packages_bytes: int) -> list[Need]:
     """What is still to be written. A release folder is complete or absent, so its size is no
     matter once it is there; weights arrive file by file."""
     present = report.sizes.get(wanted.release_folder or "", 0)
     release = 0 if present > 0 else wanted.release_bytes
-    weights = max(0, wanted.weights_bytes - report.sizes.get(wanted.weights_folder, 0))
+    weights = max(0, wanted.weights_bytes - report.sizes.get(wanted.weights_folder or "", 0))
     downloads = release if _apart(report, wanted.cache_folder, wanted.releases_folder) else 0
     needs = [
-        _Need("driver and CUDA toolkit", PACKAGES_FOLDER, None, packages_bytes),
-        _Need("the release", wanted.releases_folder, "releases_folder", release),
-        _Need("the release's downloads", wanted.cache_folder, "cache_folder", downloads),
-        _Need("the weights", wanted.models_folder, "models_folder", weights),
+        Need("driver and CUDA toolkit", PACKAGES_FOLDER, None, packages_bytes),
+        Need("the release", wanted.releases_folder, "releases_folder", release),
+        Need("the release's downloads", wanted.cache_folder, "cache_folder", downloads),
+        Need("the weights", wanted.models_folder, "models_folder", weights),
     ]
     return [need for need in needs if need.size > 0]
 
@@ -392,8 +421,8 @@ def _apart(report: BoxReport, first: str, second: str) -> bool:
 
 def _disk_faults(report: BoxReport, wanted: Wanted, packages_bytes: int) -> list[Refusal]:
     faults: list[Refusal] = []
-    shared: dict[str, list[_Need]] = {}
-    for need in _needs(report, wanted, packages_bytes):
+    shared: dict[str, list[Need]] = {}
+    for need in to_write(report, wanted, packages_bytes):
         disk = report.disks.get(need.folder)
         if disk is None:
             faults.append(
@@ -413,7 +442,7 @@ def _disk_faults(report: BoxReport, wanted: Wanted, packages_bytes: int) -> list
     return faults
 
 
-def _room(disk: Disk, needs: list[_Need], reserve: int) -> Refusal | None:
+def _room(disk: Disk, needs: list[Need], reserve: int) -> Refusal | None:
     total = sum(need.size for need in needs) + reserve
     if disk.free_bytes >= total:
         return None
@@ -451,7 +480,14 @@ def _account(report: Part) -> Account | None:
 
 
 def _owner(part: Part) -> PortOwner:
-    return PortOwner(part.count("pid"), part.text("name"), part.text_or_none("unit"))
+    return PortOwner(
+        part.count("pid"),
+        part.text("name"),
+        part.text_or_none("unit"),
+        manager=part.text_or_none("manager") or "none",
+        user=part.text_or_none("user"),
+        vllm=part.truth("vllm"),
+    )
 
 
 def _card(part: Part) -> vram.Card:

@@ -8,7 +8,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from aibox.decide.acceptance import Counters, acceptance, in_words
-from aibox.decide.history import AS_FOUND, BY_DEPLOY, BY_ROLLBACK, Passed, changes, missing
+from aibox.decide.history import (
+    AS_FOUND,
+    BY_DEPLOY,
+    BY_ROLLBACK,
+    TO_HIS,
+    Passed,
+    changes,
+    missing,
+    release_of,
+)
 
 TIME = "%Y-%m-%d %H:%M:%S UTC"
 GIB = 2**30
@@ -190,9 +199,12 @@ def mtp(speculative: bool, proof: Mapping[str, Any]) -> str:
 # --- what has passed the gate ----------------------------------------------------------------
 
 
-def history_rows(passed: Sequence[Passed], there: Collection[str]) -> list[str]:
+def history_rows(
+    passed: Sequence[Passed], there: Collection[str], found: Passed | None = None
+) -> list[str]:
     """`aibox status --history`: each entry, how it differs from the one before, and whether it can
-    come back. there: folders and sums of units that the box still has."""
+    come back. there: folders and sums of units that the box still has. found: a person's own unit
+    from before the first deploy."""
     lines = []
     for number, entry in enumerate(passed, 1):
         start = "" if entry.seconds_start is None else f", start {entry.seconds_start:.0f} s"
@@ -200,11 +212,13 @@ def history_rows(passed: Sequence[Passed], there: Collection[str]) -> list[str]:
         how = HOW.get(entry.how, entry.how)
         lines.append(
             f"{number:>2}  {entry.sha256[:12]}  {moment(entry.when)}  by {how}: {entry.model}, "
-            f"vLLM {entry.release_id}{start}{down}"
+            f"vLLM {release_of(entry)}{start}{down}"
         )
         older = passed[number] if number < len(passed) else None
         rows = changes(entry, older) if older else []
         lines += [f"      {row}" for row in rows]
         gone = missing(entry, there)
         lines += [f"      can't come back: {' and '.join(gone)}"] if gone else []
+    if found is not None:
+        lines.append(f" -  {found.sha256[:12]}  kept for ever; {TO_HIS}")
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import PurePosixPath
@@ -9,37 +10,45 @@ from typing import Any
 
 from aibox.decide import memory_account
 from aibox.decide.faults import Cause
-from aibox.decide.history import Passed
+from aibox.decide.history import Passed, release_of
+from aibox.decide.launch import in_words, launched
 from aibox.decide.refusal import Refusal
 from aibox.decide.secrecy import without_secrets, words_without_secrets
 
-UNKNOWN = ("release", "release_id", "weights", "commit")
 AGAIN = "pyinfra inventory deploy.py --data retry_failed=true"
+# Programs whose folder's parent is a venv, where it is not the system's own.
+PROGRAMS = re.compile(r"(/.+)/bin/(?:vllm|python[0-9.]*)")
+SYSTEM_FOLDERS = ("/usr", "/usr/local")
 
 
 def facts_of(command: Sequence[str]) -> dict[str, Any]:
-    """Release, weights and command of a server that nobody of us started; empty texts where it is
-    no `vllm serve WEIGHTS`.
+    """Release, weights, port and command of a server that nobody of us started.
 
-    command: as in /proc, with the interpreter in front of the script or without.
+    command: as in /proc: with the interpreter in front of the script or without, by `vllm serve`,
+    the module, a shell or uv. release is the venv's folder, weights a folder or a repository's id;
+    both are empty texts where they are not known, and so is the commit of a folder that names none.
     """
-    words = list(command)
-    at = next((i for i, word in enumerate(words[:5]) if word.endswith("/bin/vllm")), None)
-    if at is None or not serves_a_folder(words[at + 1 : at + 3]):
-        return {"command": words, **dict.fromkeys(UNKNOWN, "")}
-    release, weights = PurePosixPath(words[at]).parent.parent, PurePosixPath(words[at + 2])
+    start = launched(command)
+    if start is None:
+        unknown = dict.fromkeys(("release", "release_id", "weights", "commit"), "")
+        return {"command": list(command), "port": None, **unknown}
+    release = venv_of(command)
+    program = f"{release}/bin/vllm" if release else "vllm"
     return {
-        "command": words[at:],
-        "release": str(release),
-        "release_id": release.name,
-        "weights": str(weights),
-        "commit": weights.name,
+        "command": [program, "serve", start.model, *start.without()],
+        "port": start.port,
+        "release": release,
+        "release_id": PurePosixPath(release).name,
+        "weights": start.model,
+        "commit": PurePosixPath(start.model).name if start.model.startswith("/") else "",
     }
 
 
-def serves_a_folder(words: Sequence[str]) -> bool:
-    """Whether these are `serve WEIGHTS`, and no flag."""
-    return len(words) == 2 and words[0] == "serve" and not words[1].startswith("-")
+def venv_of(command: Sequence[str]) -> str:
+    """The venv that a command line runs from; an empty text for the system's own python."""
+    words = [part for word in command for part in ([word] if " " not in word else in_words(word))]
+    found = [match[1] for word in words if (match := PROGRAMS.fullmatch(word))]
+    return next((folder for folder in found if folder not in SYSTEM_FOLDERS), "")
 
 
 def notes(entry: Passed, flags: Mapping[str, Any]) -> list[str]:
@@ -56,7 +65,7 @@ def notes(entry: Passed, flags: Mapping[str, Any]) -> list[str]:
 def serves_again(entry: Passed) -> str:
     """What runs after the way back."""
     return (
-        f"back to the last good unit ({entry.model}, vLLM {entry.release_id}, unit "
+        f"back to the last good unit ({entry.model}, vLLM {release_of(entry)}, unit "
         f"{entry.sha256[:12]}): it has passed its gate again and serves"
     )
 

@@ -149,6 +149,11 @@ def shown(card: Card) -> str:
     return f"card {card.index}, {card.name} ({card.uuid}): {_memory(card)}, {_capability(card)}"
 
 
+def described(card: Card) -> str:
+    """The same for a box with one card."""
+    return f"{card.name}, {_memory(card)}, {_capability(card)}"
+
+
 def _memory(card: Card) -> str:
     if card.memory_bytes is None:
         return "memory not reported (not supported)"

@@ -117,6 +117,7 @@ def standin(hub: str) -> HostData:
         "release_extra_packages": [],
         "server_environment": {},
         "release_disk_gb": 0.2,
+        "release_fetch_gb": 0.0001,
         "start_timeout_s": 60,
     }
 

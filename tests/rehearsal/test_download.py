@@ -313,7 +313,7 @@ def test_what_is_on_the_box_is_linked_and_the_hub_sends_nothing(
     spec = spec_of(TINY)
     repo = cache_of(shelf, tmp_path / "home/hub", spec)
     shutil.copytree(shelf / "models/rehearsal" / TINY, tmp_path / "home/plain")
-    spec["take_over"] = str(
+    source = str(
         {
             "HF_HOME": tmp_path / "home",
             "hub": tmp_path / "home/hub",
@@ -322,11 +322,12 @@ def test_what_is_on_the_box_is_linked_and_the_hub_sends_nothing(
             "plain": tmp_path / "home/plain",
         }[shape]
     )
+    spec["take_over"] = [source]
     before = state(tmp_path / "home")
     done = fetch.fetch(spec, progress)
     assert (done["fetched"], store.log()) == ([], [])
     assert done["notes"] == [
-        f"taken over from {spec['take_over']}: {len(spec['files'])} hard-linked"
+        f"taken over from {source}: {len(spec['files'])} hard-linked"
         " (owner and mode stay as they are)"
     ]
     assert state(tmp_path / "home") == before
@@ -358,7 +359,7 @@ def test_a_file_that_cannot_be_shared_is_copied_and_left_as_it_is(
     tmp_path: Path,
     mode: int,
 ) -> None:
-    spec = spec_of(TINY, take_over=str(tmp_path / "hub"))
+    spec = spec_of(TINY, take_over=[str(tmp_path / "hub")])
     repo = cache_of(shelf, tmp_path / "hub", spec)
     (repo / "blobs" / spec["files"][SHARD]["sha256"]).chmod(mode)
     before = state(tmp_path / "hub")
@@ -371,7 +372,7 @@ def test_a_file_that_cannot_be_shared_is_copied_and_left_as_it_is(
 def test_a_damaged_file_of_the_cache_is_fetched_and_it_alone(
     spec_of: Callable[..., Spec], shelf: Path, store: Hub, progress: Progress, tmp_path: Path
 ) -> None:
-    spec = spec_of(TINY, take_over=str(tmp_path / "hub"))
+    spec = spec_of(TINY, take_over=[str(tmp_path / "hub")])
     repo = cache_of(shelf, tmp_path / "hub", spec)
     blob = repo / "blobs" / spec["files"]["vocab.json"]["sha256"]
     blob.write_bytes(b"x" * blob.stat().st_size)
@@ -386,7 +387,7 @@ def test_a_damaged_file_of_the_cache_is_fetched_and_it_alone(
 def test_what_a_person_does_to_a_linked_file_is_mended_without_touching_it(
     spec_of: Callable[..., Spec], shelf: Path, progress: Progress, tmp_path: Path
 ) -> None:
-    spec = spec_of(TINY, take_over=str(tmp_path / "hub"))
+    spec = spec_of(TINY, take_over=[str(tmp_path / "hub")])
     repo = cache_of(shelf, tmp_path / "hub", spec)
     fetch.fetch(spec, progress)
     written, closed = (
@@ -407,10 +408,10 @@ def test_what_a_person_does_to_a_linked_file_is_mended_without_touching_it(
 def test_a_folder_to_take_over_from_that_is_not_there(
     spec_of: Callable[..., Spec], progress: Progress, tmp_path: Path
 ) -> None:
-    said = refusal(spec_of(TINY, take_over=str(tmp_path / "none")), progress)
+    said = refusal(spec_of(TINY, take_over=[str(tmp_path / "none")]), progress)
     assert said[0].endswith("which weights_from names")
     (tmp_path / "none").mkdir()
-    notes = fetch.fetch(spec_of(TINY, take_over=str(tmp_path / "none")), progress)["notes"]
+    notes = fetch.fetch(spec_of(TINY, take_over=[str(tmp_path / "none")]), progress)["notes"]
     assert notes[0].startswith("nothing to take over in")
 
 

@@ -1,6 +1,6 @@
 """`pyinfra inventory deploy.py`, the words of the README, in a copy of this project.
 
-One box for all: bare but for its packages; the first test builds it.
+One box for all, which is built already; test_first_run.py builds one by these words.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def ssh_home(home: Path, box: Box) -> Path:
 
 @pytest.fixture(scope="module")
 def box(layers: Callable[[str], str | None]) -> Iterator[Box]:
-    with Box.up("literal-command", layer=layers("based"), owned=True) as box:
+    with Box.up("literal-command", layer=layers("serving"), owned=True) as box:
+        box.run("systemctl start vllm-coder")  # waits until it answers
         yield box
 
 
@@ -130,20 +131,7 @@ def asked(box: Box, path: str, body: str = "") -> str:
     return box.run(["python3", "-c", program], text=body).stdout
 
 
-def test_the_plan_is_shown_and_enter_builds_the_box(control: Control, box: Box) -> None:
-    with control.terminal(*LITERAL) as run:
-        run.wait_for(PROMPT)
-        assert "Server | vllm-coder.service runs what the card says" in run.said
-        run.type("\n")
-        assert run.ended() == 0, run.said
-        last_screen = run.said[run.said.index("Starting operation: Proof | The last screen") :]
-    assert "http://localhost:8000/v1" in last_screen
-    assert "draft tokens accepted" in last_screen
-    assert "ssh ai-box journalctl" in last_screen
-    assert asked_for_a_completion(box)
-
-
-def test_it_finds_nothing_to_do_then_from_any_folder(control: Control, tmp_path: Path) -> None:
+def test_it_finds_nothing_to_do_from_any_folder(control: Control, tmp_path: Path) -> None:
     """`pyinfra inventory deploy.py --dry`, and the same from elsewhere in two ways."""
     project = control.project
     for done in (

@@ -233,19 +233,6 @@ def test_a_taken_port_names_who_has_it(
     accepted()
 
 
-def test_a_unit_of_the_persons_own_is_not_overwritten(
-    box: Box, refused: Callable[..., Said], accepted: Callable[..., object]
-) -> None:
-    unit = "/etc/systemd/system/vllm-coder.service"
-    box.run(f"cat >{unit}", text="[Service]\nExecStart=/bin/sleep 1\n")
-    said = refused()
-    assert said.found == f"{unit} is there, and no deploy has written it"
-    assert "systemctl disable --now vllm-coder.service" in said.do
-    accepted(server_unit="vllm-other")
-    box.run(f"rm {unit}")
-    accepted()
-
-
 def test_a_login_is_not_made_the_servers_user(
     refused: Callable[..., Said], accepted: Callable[..., object]
 ) -> None:
@@ -399,11 +386,9 @@ def test_an_unknown_model_is_refused_with_the_nearest_name(box: Box, hub: Hub) -
 def test_a_model_that_is_not_pinned_is_refused(box: Box, hub: Hub, tmp_path: Path) -> None:
     shutil.copy(CHECKOUT / "group_data/models/qwen3.8-27b.yml", tmp_path)
     data = {**standin(hub.url), "model": "qwen3.8-27b", "cards_folder": str(tmp_path)}
-    with untouched(box):
-        ended = deploy({box: data}, "-y")
-    (fault,) = settings_faults(ended)
-    assert "qwen3.8-27b has no weights lock" in fault
-    assert fault.endswith("make it with `make lock-model MODEL=qwen3.8-27b`")
+    said = run_refused(box, data)
+    assert "the weights of qwen3.8-27b are not pinned" in said.found
+    assert said.do.startswith("`make lock-model MODEL=qwen3.8-27b`")
 
 
 # --- boxes that are not there -------------------------------------------------------------------

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from aibox.decide.driver import DriverWanted
+from aibox.decide.driver import DriverWanted, could_stay
+from aibox.decide.driver_evidence import Loaded
 from aibox.decide.driver_refusals import (
     NvmlAnswer,
     RepositoryAnswer,
@@ -330,7 +331,30 @@ def test_a_server_that_answers_is_not_rebooted_away(
         assert "install driver 580.178.04 (a is 1, not 2) and reboot" in refusal.found
         assert "nouveau is loaded" in refusal.found
         assert "systemctl stop vllm-coder" in refusal.remedy
-        assert "reboot_while_serving = True" in refusal.remedy
+        assert refusal.remedy.endswith("reboot_while_serving = True")
+
+
+def test_a_driver_that_would_do_may_stay() -> None:
+    kept = reboot_refusal(["595 is loaded"], [], True, WANTED, keeps="595.71.05")
+    assert kept is not None
+    assert kept.remedy.endswith('keep the driver that runs: driver_version = "595.71.05"')
+
+
+@pytest.mark.parametrize(
+    ("loaded", "stays"),
+    [
+        (None, None),
+        ({"version": "595.71.05", "open": True}, "595.71.05"),
+        ({"version": "595.71.05", "open": False}, None),
+        ({"version": "580.65.06", "open": True}, "580.65.06"),
+        ({"version": "580.65.05", "open": True}, None),
+        ({"version": "580.178.04", "open": True}, None),  # it is the wanted one
+        ({"version": "odd", "open": True}, None),
+    ],
+)
+def test_which_driver_would_do(loaded: dict[str, Any] | None, stays: str | None) -> None:
+    found = replace(evidence(driven()), loaded=Loaded(**loaded) if loaded else None)
+    assert could_stay(found, WANTED) == stays
 
 
 # --- the repository ---

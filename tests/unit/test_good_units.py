@@ -1,6 +1,7 @@
 """What the box remembers of its server, on a disk."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +93,34 @@ def test_one_that_was_found_has_no_record_of_ours(tmp_path: Path) -> None:
     his = passed("a", sha256=name, how="found", release=str(tmp_path), weights="")
     good_units.mark_good(his)
     assert good_units.still_there() == {name, str(tmp_path), ""}
+
+
+def found_spec(text: str, release: str) -> dict[str, Any]:
+    facts = {"release": release, "release_id": "v", "weights": "Qwen/Q", "commit": ""}
+    return spec(text, **facts, model=None, speculative=False, command=["vllm"], probe=None)
+
+
+def test_what_was_found_is_kept_whatever_the_history_holds(tmp_path: Path) -> None:
+    name = sum_of("his")
+    record = {"unit": "vllm-coder.service", "path": "/etc/x", "text": "his", "sha256": name}
+    good_units.write_found("found.json", {**record, "drop_ins": {}, "when": 7.0})
+    good_units.keep(found_spec("his", str(tmp_path)))
+    good_units.keep(spec("ours"))
+    good_units.mark_good(passed("a", sha256=sum_of("ours")))
+    assert good_units.kept(name) is not None
+    [entry] = good_units.found_units()
+    assert (entry.sha256, entry.when, entry.how) == (name, 7.0, "found")
+    assert entry.model == good_units.NO_NAME
+    # a repository's id is no folder that could be gone; his venv may have no record of ours
+    assert {name, str(tmp_path), "Qwen/Q"} <= good_units.still_there()
+
+
+def test_one_that_was_found_and_gone_back_to_is_still_somebody_elses(tmp_path: Path) -> None:
+    good_units.keep(spec())
+    name = sum_of("[Unit]\n")
+    his = passed("a", sha256=name, how="found", release=str(tmp_path), weights="")
+    good_units.mark_good(his)
+    good_units.mark_good(passed("b"))
+    good_units.keep(spec())
+    good_units.mark_good(replace(his, how="rollback"))
+    assert str(tmp_path) in good_units.still_there()

@@ -122,3 +122,38 @@ def test_the_slowest_start_of_a_unit_counts_and_is_not_forgotten() -> None:
 def test_where_nothing_serves_a_rollback_goes_to_the_last_good_one() -> None:
     assert chosen([C, B, A], THERE, C.sha256, None, serves=False) == C
     assert chosen([C, B, A], THERE, C.sha256, None) == B
+
+
+# --- a person's own unit -------------------------------------------------------------------------
+
+HIS = passed("f", ["--seed", "9"], how=history.AS_FOUND, release="/home/me/v", release_id="v")
+
+
+def test_a_persons_own_unit_is_gone_back_to_by_its_name_for_ever() -> None:
+    there = THERE | {HIS.release, HIS.sha256}
+    assert chosen([C, B, A], there, C.sha256, "found", found=HIS) == HIS
+    assert chosen([], there, None, "found", found=HIS) == HIS  # it never served, and is kept
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [(None, "no unit of your own was found"), (HIS, "your own unit: its release is gone and")],
+)
+def test_a_persons_own_unit_that_cannot_come_back(found: Passed | None, words: str) -> None:
+    refusal = chosen([C, B, A], THERE, C.sha256, "found", found=found)
+    assert isinstance(refusal, Refusal)
+    assert refusal.found.startswith(words)
+
+
+def test_where_nothing_older_served_the_own_unit_is_offered() -> None:
+    refusal = chosen([A], THERE, A.sha256, None, found=HIS)
+    assert isinstance(refusal, Refusal)
+    assert refusal.remedy.endswith("--data to=found")
+
+
+def test_what_is_not_known_of_a_found_unit_has_words() -> None:
+    his = passed("f", release="", release_id="", weights="Qwen/Q", commit="")
+    assert changes(A, his)[:2] == [
+        "release a vLLM of its own -> 0.31.0-aaaaaaaa",
+        f"weights Qwen/Q -> {'c' * 12}",
+    ]

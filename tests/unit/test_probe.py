@@ -3,6 +3,7 @@
 import ipaddress
 import json
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -195,3 +196,105 @@ def test_a_units_file_is_foreign_where_a_person_would_lose_it(
     if recorded is not None:
         record.write_text(json.dumps({"server": {"unit": recorded}}))
     assert probe.foreign_unit(unit, record) is foreign
+
+
+# --- weights that lie on the box already ---------------------------------------------------------
+
+SLEEPS = "import sys, time; print(flush=True); time.sleep(60)"
+REPOSITORY = "org/name"
+
+
+@pytest.fixture
+def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A box with the homes of root, a person and a service, and no other."""
+    people = [("root", 0), ("me", 1000), ("www", 33)]
+    rows = [
+        pwd.struct_passwd((name, "x", uid, uid, "", str(tmp_path / name), "/bin/sh"))
+        for name, uid in people
+    ]
+    monkeypatch.setattr(pwd, "getpwall", lambda: rows)
+    return tmp_path
+
+
+def hub_in(folder: Path, repository: str = REPOSITORY) -> str:
+    (folder / f"models--{repository.replace('/', '--')}").mkdir(parents=True)
+    return str(folder)
+
+
+def test_weights_are_looked_for_in_the_homes_of_root_and_of_persons(homes: Path) -> None:
+    other = hub_in(homes / "root/.cache/huggingface/hub", "org/other")
+    hub_in(homes / "www/.cache/huggingface/hub")
+    mine = hub_in(homes / "me/.cache/huggingface/hub")
+    assert probe.weights_places(REPOSITORY) == [mine, other]  # what holds it comes first
+
+
+@pytest.mark.parametrize(
+    ("variable", "below"), [("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("HOME", probe.HUB_CACHE)]
+)
+def test_weights_are_looked_for_where_a_running_server_has_them(
+    homes: Path, variable: str, below: str
+) -> None:
+    hub = hub_in(homes / "data" / below)
+    model = homes / "models/qwen"
+    model.mkdir(parents=True)
+    (model / "config.json").write_text("{}")
+    words = [sys.executable, "-c", SLEEPS, "/x/bin/vllm", "serve", "qwen", "--seed", "7"]
+    environment = {variable: str(homes / "data")}
+    with subprocess.Popen(
+        words, cwd=homes / "models", env=environment, stdout=subprocess.PIPE
+    ) as running:
+        assert running.stdout
+        running.stdout.readline()
+        try:
+            assert probe.weights_places(REPOSITORY) == [hub, str(model)]
+        finally:
+            running.kill()
+
+
+@pytest.mark.parametrize(
+    ("words", "is_one"),
+    [
+        (["/v/bin/python", "/v/bin/vllm", "serve", "/w"], True),
+        (["python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "/w"], True),
+        (["/v/bin/vllm", "bench", "serve"], False),
+        (["grep", "vllm"], False),
+        ([], False),
+    ],
+)
+def test_a_server_of_vllm_is_known_by_its_command_line(words: list[str], is_one: bool) -> None:
+    assert probe.is_vllm(words) is is_one
+
+
+def test_what_can_be_linked_takes_no_room(homes: Path, tmp_path: Path) -> None:
+    hub = Path(hub_in(homes / "me/.cache/huggingface/hub"))
+    shard = hub / "models--org--name/snapshots/c/x.safetensors"
+    shard.parent.mkdir(parents=True)
+    shard.write_bytes(b"12345")
+    shard.chmod(0o644)
+    files = {"x.safetensors": [5, ["models--org--name/snapshots/*/x.safetensors"]]}
+    asked = {"repository": REPOSITORY, "to": [str(tmp_path / "to")], "files": files}
+    assert probe.linkable({**asked, "from": None}) == 5
+    assert probe.linkable({**asked, "from": str(hub)}) == 5
+    assert probe.linkable({**asked, "from": str(tmp_path / "none")}) == 0
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to/x.safetensors").write_bytes(b"12345")
+    assert probe.linkable({**asked, "from": None}) == 0  # it is there, and counted as such
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("/system.slice/vllm.service", ("system", "vllm.service")),
+        (
+            "/user.slice/user-1000.slice/user@1000.service/app.slice/vllm.service",
+            ("user", "vllm.service"),
+        ),
+        ("/user.slice/user-1000.slice/session-3.scope", ("none", None)),
+        (f"/system.slice/docker-{'a' * 64}.scope", ("container", "a" * 12)),
+        ("/", ("none", None)),
+    ],
+)
+def test_who_keeps_a_process_is_told_by_its_control_group(
+    path: str, found: tuple[str, str | None]
+) -> None:
+    assert probe.manager_of(f"0::{path}\n") == found

@@ -33,6 +33,18 @@ RUN_BY = {
         "tests/rehearsal/test_literal_command.py",
         "pyinfra inventory tasks/rollback.py",
     ),
+    "pyinfra inventory tasks/rollback.py --data to=found": (
+        "tests/rehearsal/test_adoption.py",
+        '"--data", "to=found"',
+    ),
+    "pyinfra inventory tasks/teardown.py": (
+        "tests/rehearsal/test_teardown.py",
+        "pyinfra inventory tasks/teardown.py",
+    ),
+    "pyinfra inventory tasks/teardown.py -y --data remove_weights=true --data remove_driver=true": (
+        "tests/rehearsal/test_teardown.py",
+        'ALL = ("--data", "remove_weights=true", "--data", "remove_driver=true")',
+    ),
     "pyinfra inventory deploy.py --data retry_failed=true": (
         "tests/rehearsal/test_literal_command.py",
         "pyinfra inventory deploy.py --data retry_failed=true",

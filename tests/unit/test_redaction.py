@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from aibox.decide.redaction import Redactor
@@ -131,6 +131,7 @@ def test_any_text_can_be_read(text: str) -> None:
     st.text("abcdef \n", max_size=20),
 )
 def test_a_secret_never_stays(form: str, secret: str, around: str) -> None:
+    assume(secret not in around)  # a bare word is no secret
     assert secret not in Redactor()(f"{around} {form.format(secret)} {around}")
 
 

@@ -91,24 +91,39 @@ def test_the_seconds_without_service_are_told() -> None:
     ]
 
 
+API = "vllm.entrypoints.openai.api_server"
+
+
 @pytest.mark.parametrize(
-    ("command", "release"),
+    ("command", "release", "weights"),
     [
-        (["/opt/r/bin/python3", "/opt/r/bin/vllm", "serve", "/srv/w", "--x"], "/opt/r"),
-        (["/home/me/v/bin/vllm", "serve", "/srv/w"], "/home/me/v"),
-        (["/opt/r/bin/vllm", "bench", "/srv/w"], ""),
-        (["/opt/r/bin/vllm", "serve"], ""),
-        (["/opt/r/bin/vllm", "serve", "--model", "/srv/w"], ""),
-        (["/opt/r/bin/python3", "-m", "vllm.entrypoints.openai.api_server"], ""),
-        (["nginx"], ""),
-        ([], ""),
+        (["/opt/r/bin/python3", "/opt/r/bin/vllm", "serve", "/srv/w", "--x"], "/opt/r", "/srv/w"),
+        (["/home/me/v/bin/vllm", "serve", "/srv/w"], "/home/me/v", "/srv/w"),
+        (["/opt/r/bin/vllm", "serve", "--model", "/srv/w"], "/opt/r", "/srv/w"),
+        (["/opt/r/bin/vllm", "serve"], "/opt/r", ""),
+        (["/opt/r/bin/python3", "-m", API, "--model=/srv/w"], "/opt/r", "/srv/w"),
+        (["/usr/bin/python3", "-m", API, "--model", "Qwen/Q"], "", "Qwen/Q"),
+        (["bash", "-c", "exec /home/me/v/bin/vllm serve Qwen/Q"], "/home/me/v", "Qwen/Q"),
+        (["/root/.local/bin/uv", "run", "vllm", "serve", "/srv/w"], "", "/srv/w"),
+        (["/opt/r/bin/vllm", "bench", "/srv/w"], "", None),
+        (["nginx"], "", None),
+        ([], "", None),
     ],
 )
-def test_what_a_found_server_serves(command: list[str], release: str) -> None:
+def test_what_a_found_server_serves(command: list[str], release: str, weights: str | None) -> None:
     facts = switching.facts_of(command)
-    assert facts["release"] == release
-    assert (facts["weights"], facts["commit"]) == (("/srv/w", "w") if release else ("", ""))
-    assert release or facts["command"] == command
+    assert (facts["release"], facts["weights"]) == (release, weights or "")
+    if weights is None:
+        assert (facts["command"], facts["port"]) == (command, None)
+    else:
+        assert facts["command"][1:3] == ["serve", weights]
+        assert (facts["commit"], facts["port"]) == ("w" if "/w" in weights else "", 8000)
+
+
+def test_a_found_servers_port_and_flags_are_its_own() -> None:
+    facts = switching.facts_of(["/v/bin/vllm", "serve", "/srv/w", "--port=9000", "--seed", "7"])
+    assert facts["port"] == 9000
+    assert facts["command"] == ["/v/bin/vllm", "serve", "/srv/w", "--port", "9000", "--seed", "7"]
 
 
 def test_what_is_remembered_of_a_failure_holds_no_secret() -> None:

@@ -1,0 +1,209 @@
+"""What a run is about to do to a box, on one screen, before anybody agrees to it.
+
+Rows are (label, text); an empty label goes on with the row above. Nothing is decided here: each
+stage has, and the facts are its own words and figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from aibox.decide.figures import GB, gigabytes
+from aibox.decide.preflight import BoxReport, Need
+
+Rows = list[tuple[str, str]]
+
+ROLLBACK = "pyinfra inventory tasks/rollback.py"
+MOST = 3  # reasons or names in one row
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Something that comes over the network. size: bytes, None where nobody tells it before."""
+
+    what: str
+    size: int | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What one connection to the hub gave just now: bytes a second, or why it was not measured.
+
+    limited: by the setting download_limit_mbps.
+    """
+
+    per_second: float | None
+    why: str | None
+    limited: bool = False
+
+
+@dataclass(frozen=True)
+class DiskChange:
+    """A file system before and after, bytes."""
+
+    mount: str
+    free: int
+    needed: int
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the server's clients will notice.
+
+    restart: whether its process goes. serves: whether it answers now. down: seconds without
+    service in an earlier switch, start: of its longest start; None where none was measured. good:
+    whether something has passed the gate on this box.
+    """
+
+    unit: str
+    restart: bool
+    serves: bool
+    down: float | None = None
+    start: float | None = None
+    good: bool = False
+
+
+@dataclass(frozen=True)
+class PlanFacts:
+    """steps: stage -> (operations with something to do, all of them), in their order.
+
+    pins: the weights that this run pins, in words; None where they are pinned. replaced: what is a
+    person's own and makes way. found: whether a unit of theirs does.
+    """
+
+    steps: Mapping[str, tuple[int, int]]
+    fetches: Sequence[Fetch]
+    rate: Rate | None
+    disks: Sequence[DiskChange]
+    reboot: Sequence[str]
+    service: Service
+    replaced: Sequence[str]
+    found: bool
+    pins: str | None = None
+
+
+def rows(facts: PlanFacts) -> Rows:
+    """The page; empty where no stage has anything to do."""
+    if not any(due for due, _ in facts.steps.values()):
+        return []
+    return [
+        ("steps", _steps(facts.steps)),
+        *([("pins", facts.pins)] if facts.pins else []),
+        *_labelled("fetches", [*_fetches(facts.fetches), *_how_long(facts.fetches, facts.rate)]),
+        *_labelled("disk", [_disk(one) for one in facts.disks]),
+        ("reboot", _reboot(facts.reboot)),
+        ("service", _service(facts.service)),
+        *_labelled("replaces", list(facts.replaced) or ["nothing of yours"]),
+        *_labelled("undo", _undo(facts)),
+    ]
+
+
+def _labelled(label: str, texts: Sequence[str]) -> Rows:
+    return [(label if at == 0 else "", text) for at, text in enumerate(texts)]
+
+
+def _steps(steps: Mapping[str, tuple[int, int]]) -> str:
+    due = [f"{stage} {count}" for stage, (count, _) in steps.items() if count]
+    total, everything = (sum(pair[at] for pair in steps.values()) for at in (0, 1))
+    return f"{total} of {everything} have something to do: {', '.join(due)}"
+
+
+def _fetches(fetches: Sequence[Fetch]) -> list[str]:
+    texts = []
+    for one in fetches:
+        amount = {None: "not known before it comes", 0: "nothing"}.get(one.size)
+        texts.append(f"{one.what}: {amount or size(one.size or 0)}{_noted(one.note)}")
+    return texts or ["nothing"]
+
+
+def _noted(note: str) -> str:
+    return f"; {note}" if note else ""
+
+
+def _how_long(fetches: Sequence[Fetch], rate: Rate | None) -> list[str]:
+    total = sum(one.size or 0 for one in fetches)
+    if rate is None or not total:
+        return []
+    if rate.per_second is None:
+        return [f"how long is not measured: {rate.why}"]
+    unknown = any(one.size is None for one in fetches)
+    limit = ", held back by download_limit_mbps" if rate.limited else ""
+    return [
+        f"{size(total)}{' and what is not known' if unknown else ''}: about "
+        f"{span(total / rate.per_second)} at {size(rate.per_second)}/s, measured just now with one "
+        f"connection{limit}"
+    ]
+
+
+def _disk(one: DiskChange) -> str:
+    after = one.free - one.needed
+    return f"{one.mount}: {gigabytes(one.free)} free now, about {gigabytes(after)} afterwards"
+
+
+def disk_changes(report: BoxReport, needs: Sequence[Need]) -> list[DiskChange]:
+    """Each file system that is written to, once."""
+    needed: dict[str, int] = {}
+    for need in needs:
+        disk = report.disks.get(need.folder)
+        if disk is not None:
+            needed[disk.filesystem] = needed.get(disk.filesystem, 0) + need.size
+    disks = {disk.filesystem: disk for disk in report.disks.values()}
+    return [
+        DiskChange(disks[name].mount, disks[name].free_bytes, size) for name, size in needed.items()
+    ]
+
+
+def _reboot(reasons: Sequence[str]) -> str:
+    return f"once, by itself: {shortened(reasons)}" if reasons else "none"
+
+
+def shortened(reasons: Sequence[str]) -> str:
+    more = f"; and {len(reasons) - MOST} more" if len(reasons) > MOST else ""
+    return "; ".join(reasons[:MOST]) + more
+
+
+def _service(service: Service) -> str:
+    if not service.restart:
+        return f"{service.unit} is not restarted"
+    if not service.serves:
+        return f"{service.unit} does not serve now: nobody is cut off from it"
+    until = f"{service.unit} serves until its turn, and then pauses"
+    if service.down is not None:
+        return f"{until} for about {span(service.down)}, as in the last switch"
+    if service.start is not None:
+        return f"{until} for at least {span(service.start)}, which its last start took"
+    return f"{until} for one start of the server; how long that takes here is not known yet"
+
+
+def _undo(facts: PlanFacts) -> list[str]:
+    if not facts.service.restart:
+        return []
+    texts = []
+    if facts.service.serves or facts.service.good:
+        texts.append("a server that fails its gate makes way by itself for what serves now")
+    if facts.found:
+        texts += [
+            "your own unit is kept for ever, and comes back with",
+            f"  {ROLLBACK} --data to=found",
+        ]
+    elif facts.service.good:
+        texts += ["what serves now is kept, and comes back with", f"  {ROLLBACK}"]
+    return texts
+
+
+def size(number: float) -> str:
+    """Bytes in decimal units."""
+    for unit, factor in (("GB", GB), ("MB", 10**6), ("kB", 10**3)):
+        if number >= factor:
+            return f"{number / factor:.1f} {unit}"
+    return f"{number:.0f} B"
+
+
+def span(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

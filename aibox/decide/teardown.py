@@ -1,0 +1,576 @@
+"""What a teardown takes off a box, and what stays: from the box's records and what lies there.
+
+The same decision makes the plan that a person reads and the work on the box. It looks at what is
+there now, so that a run that was killed is made good by the next one.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from aibox.decide import apt, driver_sources
+from aibox.decide.driver import upstream
+from aibox.decide.figures import gigabytes
+from aibox.decide.manifest import DEPLOYED, STATE_FOLDER
+from aibox.decide.refusal import Refusal
+
+BROUGHT = f"{STATE_FOLDER}/brought.json"
+FOUND = f"{STATE_FOLDER}/server/found.json"
+DUE = "initramfs-due"  # beside the records: boot files are gone, and the initramfs holds them yet
+CARRIED = ".teardown"  # below aibox's folder: what a teardown itself runs from
+POWER_FILE = f"/etc/systemd/system/{driver_sources.POWER_UNIT}"
+APT_FILES = (
+    driver_sources.KEY,
+    driver_sources.SOURCE,
+    driver_sources.CONTRIB,
+    driver_sources.PREFERENCES,
+    driver_sources.UNATTENDED,
+)
+BOOT_FILES = (driver_sources.MODPROBE, driver_sources.MODULES_LOAD)
+PACKAGE_JOBS = ("aibox-driver.service", "aibox-cuda.service", "aibox-modules.service")
+
+# Where a file of a deploy may lie, and folders that no setting can mean.
+_FILE_ROOTS = ("/etc/", "/usr/local/", "/usr/share/keyrings/", f"{STATE_FOLDER}/")
+_SYSTEM = re.compile(
+    r"/(bin|boot|dev|etc|home|lib\w*|proc|root|run|sbin|sys|tmp|usr|var)"
+    r"|/(bin|boot|dev|etc|lib\w*|proc|run|sbin|sys)/.*"
+    r"|/usr/(?!local/.).*|/usr/local/(bin|etc|lib|sbin|share)|/var/(backups|cache|lib|log|mail|opt"
+    r"|spool|tmp|www)|/var/lib/(apt|dpkg|systemd)(/.*)?"
+)
+_FOLDER = re.compile(r"(/[\w.+@-]+)+", re.ASCII)
+_UNIT = re.compile(r"[\w][\w@.:-]*\.service", re.ASCII)
+_USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+_PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+# A driver, as against its toolkit.
+_DRIVER = re.compile(r"(lib)?nvidia[-.\w]*|libcuda1")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What goes beside what always goes."""
+
+    weights: bool = False
+    driver: bool = False
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done, in the order of its fields, and the rows (label, text) that say it.
+
+    record: what stays of the record of what was brought; empty where nothing of ours stays.
+    """
+
+    wish: Wish
+    jobs: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()  # units of ours
+    traces: tuple[str, ...] = ()  # files of a trial
+    back: tuple[str, ...] = ()  # units of a person's own that come back
+    start: tuple[str, ...] = ()  # those of them that ran
+    power: bool = False
+    disable: tuple[str, ...] = ()  # units of others that we enabled
+    unhold: tuple[str, ...] = ()
+    purge: tuple[str, ...] = ()
+    boot_files: tuple[str, ...] = ()
+    initramfs: bool = False  # it holds a copy of boot files that go, or went in an earlier run
+    files: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()  # a person's own, as they were
+    releases: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()  # whole trees
+    users: tuple[str, ...] = ()
+    groups: tuple[str, ...] = ()
+    auto: tuple[str, ...] = ()
+    aibox: tuple[str, ...] = ()  # names in its folder
+    models: tuple[str, ...] = ()  # folders of models, of which empty ones go
+    empty: tuple[str, ...] = ()  # folders of ours that go when nothing is left in them
+    record: Mapping[str, Any] = field(default_factory=dict)
+    records_go: bool = False
+    removes: tuple[tuple[str, str], ...] = ()
+    stays: tuple[tuple[str, str], ...] = ()
+    kept_weights: str = ""  # what could go and stays, in words
+    kept_driver: str = ""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to do."""
+        return not (self.removes or self.records_go)
+
+
+# --- where to look -----------------------------------------------------------------------------
+
+
+def question(
+    records: Mapping[str, Any], places: Mapping[str, str]
+) -> dict[str, Any] | list[Refusal]:
+    """What `ours.look` is asked. records: `ours.records`'s answer; places: the folders and the unit
+    of today's settings, and "aibox". Refuses records that name what can be no place of ours."""
+    faults = [*damaged(records), *odd_records(records), *odd_places(places, "the settings")]
+    if faults:
+        return faults
+    deployed, brought = records["deployed"] or {}, records["brought"] or {}
+    releases = _values("releases_folder", brought, places)
+    models = _values("models_folder", brought, places)
+    if deployed:
+        releases.append(_parent(deployed["release"]["folder"]))
+        models.append(_parent(_parent(deployed["weights"]["folder"])))
+    units = units_of(records, places)
+    made = [path for path, was_there in brought.get("folders", {}).items() if not was_there]
+    known = [*APT_FILES, *BOOT_FILES, POWER_FILE, apt.CONF]
+    return {
+        "units": units,
+        "others": sorted(set(brought.get("enabled", [])) - {*units, driver_sources.POWER_UNIT}),
+        "files": sorted({*known, *deployed.get("files", {})}),
+        "releases": list(dict.fromkeys(releases)),
+        "models": list(dict.fromkeys(models)),
+        "trees": trees(made, _values("cache_folder", brought, places), units, [*releases, *models]),
+        "sources": brought.get("sources", {}),
+        "folders": sorted(made, key=lambda path: (-path.count("/"), path)),
+        "users": brought.get("users", []),
+        "groups": brought.get("groups", []),
+        "packages": [
+            *brought.get("packages", []),
+            *brought.get("driver_packages", []),
+            *brought.get("held", []),
+        ],
+        "there_before": [
+            path
+            for path in [*_values("cache_folder", brought, places), *own_folders(units)]
+            if brought.get("folders", {}).get(path)
+        ],
+        "aibox": places["aibox"],
+        "carried": CARRIED,
+    }
+
+
+def units_of(records: Mapping[str, Any], places: Mapping[str, str]) -> list[str]:
+    """Every name that the server's unit has had, as far as anything tells."""
+    deployed = records["deployed"] or {}
+    names = [f"{name}.service" for name in _values("server_unit", records["brought"] or {}, places)]
+    names += [deployed["server"]["unit"]] if deployed else []
+    names += [one["unit"] for one in records["found"]]
+    return sorted(set(names))
+
+
+def _values(name: str, brought: Mapping[str, Any], places: Mapping[str, str]) -> list[str]:
+    told = brought.get("places", {}).get(name, [])
+    return [*told, *([places[name]] if name in places else [])]
+
+
+def _parent(folder: str) -> str:
+    return str(PurePosixPath(folder).parent)
+
+
+# --- records that can't be ours ----------------------------------------------------------------
+
+
+def damaged(records: Mapping[str, Any]) -> list[Refusal]:
+    read = [(DEPLOYED, records["deployed"]), (BROUGHT, records["brought"])]
+    read += [(FOUND, one) for one in records["found"]]
+    return [
+        Refusal(
+            f"{path} can't be read ({one['damaged']})",
+            "the record that a deploy wrote",
+            f"move it aside on the box (`mv {path} /root/`) and run again: the teardown then goes "
+            "by what it finds in the usual places",
+        )
+        for path, one in read
+        if one and "damaged" in one
+    ]
+
+
+def odd_records(records: Mapping[str, Any]) -> list[Refusal]:
+    """What a teardown would act on, and no deploy can have written."""
+    if damaged(records):
+        return []
+    brought, found = records["brought"] or {}, records["found"]
+    try:
+        odd = [*_odd_in_deployed(records["deployed"] or {}), *_odd_in_brought(brought)]
+        odd += [(FOUND, one["unit"]) for one in found if not _UNIT.fullmatch(one["unit"])]
+    except (KeyError, TypeError, AttributeError) as error:
+        odd = [(DEPLOYED, f"no {error}")]
+    return [_odd(where, what) for where, what in odd]
+
+
+def odd_places(places: Mapping[str, str], where: str) -> list[Refusal]:
+    return [
+        _odd(where, f"{name} {path}")
+        for name, path in places.items()
+        if name != "server_unit" and is_odd(path)
+    ]
+
+
+def _odd(where: str, what: str) -> Refusal:
+    return Refusal(
+        f"{where} names {what!r} as ours",
+        "a folder, file or name that a deploy can have made",
+        "correct it, or move that record aside on the box, and run again; nothing was changed",
+    )
+
+
+def is_odd(path: object) -> bool:
+    """Whether a path can be no folder of ours: the system's own, or not a plain absolute path."""
+    if not isinstance(path, str) or not _FOLDER.fullmatch(path):
+        return True
+    return bool({".", ".."} & set(path.split("/")) or _SYSTEM.fullmatch(path))
+
+
+def _odd_in_deployed(deployed: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    if not deployed:
+        return
+    release, weights = deployed["release"]["folder"], deployed["weights"]["folder"]
+    for folder, root in ((release, _parent(release)), (weights, _parent(_parent(weights)))):
+        if is_odd(folder) or is_odd(root):
+            yield DEPLOYED, folder
+    if not _UNIT.fullmatch(deployed["server"]["unit"]):
+        yield DEPLOYED, deployed["server"]["unit"]
+    for path in deployed["files"]:
+        inside = path.startswith(_FILE_ROOTS) and _FOLDER.fullmatch(path)
+        if not inside or {".", ".."} & set(path.split("/")):
+            yield DEPLOYED, path
+
+
+def _odd_in_brought(brought: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    kinds = {"users": _USER, "groups": _USER, "packages": _PACKAGE, "driver_packages": _PACKAGE}
+    kinds |= {"held": _PACKAGE, "enabled": _UNIT}
+    for key, pattern in kinds.items():
+        yield from ((BROUGHT, one) for one in brought.get(key, []) if not pattern.fullmatch(one))
+    for name, values in brought.get("places", {}).items():
+        yield from ((BROUGHT, one) for one in values if name != "server_unit" and is_odd(one))
+    for path in brought.get("folders", {}):
+        if not _FOLDER.fullmatch(path) or {".", ".."} & set(path.split("/")):
+            yield BROUGHT, path
+    for path in brought.get("sources", {}):
+        if not path.startswith("/etc/apt/") or ".." in path:
+            yield BROUGHT, path
+
+
+# --- the plan ----------------------------------------------------------------------------------
+
+
+def plan(records: Mapping[str, Any], found: Mapping[str, Any], wish: Wish) -> Plan:
+    """records and found: what `ours.records` and `ours.look` answer, the latter to `question`."""
+    brought = records["brought"] or {}
+    his = {one["unit"]: one for one in records["found"]}
+    whole = Teardown(records["deployed"] or {}, brought, his, found, wish)
+    return whole.plan(records["state"])
+
+
+@dataclass(frozen=True)
+class Teardown:
+    """Everything the decision goes by; each property is one part of it."""
+
+    deployed: Mapping[str, Any]
+    brought: Mapping[str, Any]
+    his: Mapping[str, Mapping[str, Any]]  # by name, what a person had as units
+    found: Mapping[str, Any]
+    wish: Wish
+
+    @property
+    def stop(self) -> tuple[str, ...]:
+        return tuple(
+            name for name, unit in self.found["units"].items() if unit["ours"] or unit["tried"]
+        )
+
+    @property
+    def start(self) -> tuple[str, ...]:
+        """A person's own units that ran when they were found, and are to run again."""
+        his = self.his.items()
+        return tuple(name for name, one in his if one["active"] and not self.serves_already(name))
+
+    def serves_already(self, name: str) -> bool:
+        """Whether a person's own unit is what runs, as after a rollback to it."""
+        unit = self.found["units"][name]
+        is_his = unit["file"] == self.his[name]["sha256"] and not unit["tried"]
+        return bool(is_his and unit["state"] == "active")
+
+    # --- packages -------------------------------------------------------------------------------
+
+    def there(self, key: str) -> list[str]:
+        """What of a list of the record is installed."""
+        return [name for name in self.brought.get(key, []) if name in self.found["packages"]]
+
+    @property
+    def driver(self) -> list[str]:
+        """Packages that came with driver or toolkit."""
+        return self.there("driver_packages")
+
+    @property
+    def deployed_packages(self) -> list[str]:
+        return list(self.deployed.get("packages", {}))
+
+    @property
+    def replaced(self) -> dict[str, str]:
+        """What a person had in the place of our driver: {name: version}."""
+        if self.keeps_packages:
+            return {}
+        told = self.brought.get("replaced", {})
+        return {name: one for name, one in told.items() if name not in self.brought_by_driver}
+
+    @property
+    def brought_by_driver(self) -> list[str]:
+        return list(self.brought.get("driver_packages", []))
+
+    @property
+    def keeps_packages(self) -> bool:
+        return bool(self.driver) and not self.wish.driver
+
+    @property
+    def keeps_driver(self) -> bool:
+        return self.keeps_packages and any(_DRIVER.fullmatch(name) for name in self.driver)
+
+    @property
+    def unhold(self) -> tuple[str, ...]:
+        if self.keeps_driver:
+            return ()
+        return tuple(one for one in self.there("held") if self.found["packages"][one]["held"])
+
+    @property
+    def disable(self) -> tuple[str, ...]:
+        """Units of others that were not enabled before us."""
+        if self.keeps_driver:
+            return ()
+        return tuple(self.found["enabled"])
+
+    @property
+    def auto(self) -> tuple[str, ...]:
+        packages = self.found["packages"]
+        return tuple(one for one in self.there("packages") if packages[one]["manual"])
+
+    # --- files ----------------------------------------------------------------------------------
+
+    @property
+    def boot_files(self) -> tuple[str, ...]:
+        kept = self.keeps_driver
+        return () if kept else tuple(path for path in BOOT_FILES if path in self.found["files"])
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        known = (apt.CONF, *(() if self.keeps_packages else APT_FILES))
+        ours = [path for path in known if path in self.found["files"]]
+        return (*ours, *(path for path in self.other_files if self.is_as_laid(path)))
+
+    @property
+    def other_files(self) -> list[str]:
+        """Of the deploy's record, what no part of the teardown knows by itself."""
+        units = {f"/etc/systemd/system/{name}" for name in self.found["units"]}
+        known = {*APT_FILES, *BOOT_FILES, POWER_FILE, apt.CONF, *units}
+        rest = self.deployed.get("files", {}).keys() - known
+        return sorted(
+            path
+            for path in rest
+            if path in self.found["files"] and not path.startswith(STATE_FOLDER)
+        )
+
+    def is_as_laid(self, path: str) -> bool:
+        return bool(self.found["files"][path]["sha256"] == self.deployed["files"][path]["sha256"])
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """A person's own apt sources that we had cleaned, and nobody has changed since."""
+        return () if self.keeps_packages else tuple(self.found["sources"])
+
+    # --- folders --------------------------------------------------------------------------------
+
+    @property
+    def weights(self) -> list[Mapping[str, Any]]:
+        """Those that go: all that was asked for, and what an earlier removal had begun."""
+        return [
+            one
+            for one in self.found["weights"]
+            if self.wish.weights or PurePosixPath(one["folder"]).name.startswith(".removed-")
+        ]
+
+    @property
+    def kept_weights(self) -> list[Mapping[str, Any]]:
+        return [one for one in self.found["weights"] if one not in self.weights]
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return (
+            *(one["folder"] for one in self.weights),
+            *self.found["trees"],
+            *self.found["left_overs"],
+        )
+
+    # --- the record -----------------------------------------------------------------------------
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What a later teardown must know of what stays."""
+        keys = ["driver_packages", "replaced", "held", "enabled", "sources", "nouveau_was_on"]
+        kept = {
+            key: self.brought[key] for key in keys if self.keeps_packages and key in self.brought
+        }
+        if self.kept_weights:
+            kept["places"] = {"models_folder": self.found["models"]}
+            folders = self.brought.get("folders", {})
+            above = {path for path in folders if any(_holds(path, m) for m in self.found["models"])}
+            kept["folders"] = {path: folders[path] for path in sorted(above)}
+        return kept
+
+    def plan(self, state: list[str] | None) -> Plan:
+        """state: the names in the folder of the records; None where it is not there."""
+        names = ["brought.json"] if self.record else None
+        return Plan(
+            wish=self.wish,
+            jobs=tuple(self.found["jobs"]),
+            stop=self.stop,
+            traces=tuple(one for unit in self.found["units"].values() for one in unit["traces"]),
+            back=tuple(self.his),
+            start=self.start,
+            power=POWER_FILE in self.found["files"],
+            disable=self.disable,
+            unhold=self.unhold,
+            purge=tuple(self.driver) if self.wish.driver else (),
+            boot_files=self.boot_files,
+            initramfs=bool(self.boot_files) or DUE in (state or ()),
+            files=self.files,
+            sources=self.sources,
+            releases=tuple(self.found["releases"]),
+            folders=self.folders,
+            users=tuple(self.found["users"]),
+            groups=tuple(self.found["groups"]),
+            auto=self.auto,
+            aibox=tuple(self.found["aibox"]),
+            models=tuple(one for one in self.found["models"] if one in self.found["folders"]),
+            empty=tuple(self.found["folders"]),
+            record=self.record,
+            records_go=state != names or (bool(names) and self.record != dict(self.brought)),
+            removes=tuple(removed_rows(self)),
+            stays=tuple(stays_rows(self)),
+            kept_weights="; ".join(weights_words(one) for one in self.kept_weights),
+            kept_driver=driver_words(self) if self.keeps_packages else "",
+        )
+
+
+def _holds(folder: str, path: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
+def own_folders(units: Iterable[str]) -> list[str]:
+    """The folders of the server itself, by the names that its unit had."""
+    stems = [name.removesuffix(".service") for name in units]
+    return [f"/var/{kind}/{stem}" for stem in stems for kind in ("lib", "cache")]
+
+
+def trees(
+    made: Iterable[str], cache: Iterable[str], units: Iterable[str], places: Iterable[str]
+) -> list[str]:
+    """Folders that go with all that is in them: caches and the server's own, which we have made.
+
+    Never one that holds another place of ours, or a person's folder of the system. made: folders
+    that were not there before us; cache, places: folders of settings.
+    """
+    return [
+        path
+        for path in dict.fromkeys([*cache, *own_folders(units)])
+        if path in made
+        and not is_odd(path)
+        and path.count("/") > 1
+        and not any(_holds(path, other) for other in places if other != path)
+    ]
+
+
+# --- in words ----------------------------------------------------------------------------------
+
+Row = tuple[str, str]
+
+
+def removed_rows(whole: Teardown) -> Iterable[Row]:
+    """What goes, a row each: (label, text). None where nothing of ours is left."""
+    yield from _server_rows(whole)
+    if whole.driver and whole.wish.driver:
+        yield "driver", f"{driver_words(whole)}, and its repository"
+        if whole.brought.get("nouveau_was_on"):
+            yield "driver", "nouveau takes the card at the next reboot; the teardown does none"
+    if whole.found["releases"]:
+        names = ", ".join(PurePosixPath(path).name for path in whole.found["releases"])
+        yield "release", f"{names} in {_parent(whole.found['releases'][0])}"
+    for one in whole.weights:
+        yield "weights", weights_words(one)
+    files = [*whole.boot_files, *whole.files, *([POWER_FILE] if has_power(whole) else [])]
+    for path in files:
+        yield "file", path
+    for path in whole.sources:
+        yield "file", f"{path} becomes what it was before the deploy"
+    if whole.unhold:
+        yield "holds", f"apt may change again: {', '.join(whole.unhold)}"
+    for name in whole.disable:
+        yield "unit", f"{name} no longer starts at boot, as before"
+    for user in sorted({*whole.found["users"], *whole.found["groups"]}):
+        yield "user", f"{user}, unless files of it lie elsewhere"
+    for path in (*whole.found["trees"], *whole.found["left_overs"]):
+        yield "folder", path
+    if whole.found["aibox"]:
+        yield "aibox", "its own venvs and records"
+
+
+def _server_rows(whole: Teardown) -> Iterable[Row]:
+    for job in whole.found["jobs"]:
+        yield "job", f"{job} is waited for" if job in PACKAGE_JOBS else f"{job} is ended"
+    for name in whole.stop:
+        if name not in whole.his:
+            yield "server", f"{name} is stopped and removed"
+    for name, one in whole.his.items():
+        if whole.serves_already(name):
+            yield "server", f"{name} is your own and serves: it is left as it is"
+        else:
+            then = "and started" if one["active"] else "and left stopped, as it was found"
+            yield "server", f"your own {name} comes back as it was found, {then}"
+
+
+def has_power(whole: Teardown) -> bool:
+    return POWER_FILE in whole.found["files"]
+
+
+def stays_rows(whole: Teardown) -> Iterable[Row]:
+    """What is left on the box and could be taken for ours, and why."""
+    for one in whole.kept_weights:
+        yield "weights", f"{weights_words(one)} (--data remove_weights=true takes them too)"
+    if whole.keeps_packages:
+        label, kept = "toolkit", "its repository"
+        if whole.keeps_driver:
+            label, kept = "driver", "its repository, pin and holds"
+        yield label, f"{driver_words(whole)}, with {kept} (--data remove_driver=true)"
+    ours = any(_DRIVER.fullmatch(one) for one in whole.brought_by_driver)
+    if not ours and any(_DRIVER.fullmatch(one) for one in whole.deployed_packages):
+        yield "driver", "it was there before the deploy: it stays, without our pin and holds"
+    for name, version in sorted(whole.replaced.items()):
+        yield "package", f"{name} {version} was there before; it is not put back"
+    if whole.auto:
+        names = ", ".join(whole.auto)
+        yield "packages", f"marked as not asked for, so that `apt autoremove` takes them: {names}"
+    for path in whole.other_files:
+        if not whole.is_as_laid(path):
+            yield "file", f"{path} was changed since the deploy"
+    for name, unit in whole.found["units"].items():
+        if unit["file"] and not unit["ours"] and name not in whole.his:
+            yield "unit", f"{name} was not written by a deploy"
+    for path in sorted(whole.found["there_before"]):
+        yield "folder", f"{path} was there before the deploy"
+
+
+def weights_words(one: Mapping[str, Any]) -> str:
+    shared = one["bytes"] - one["own"]
+    with_yours = f", {gigabytes(shared)} of it under a name of your own too" if shared else ""
+    return f"{gigabytes(one['bytes'])} of {one['model']}, {one['folder']}{with_yours}"
+
+
+def driver_words(whole: Teardown) -> str:
+    """What came with driver and toolkit: its version, and how many packages that are."""
+    count = f"{len(whole.driver)} packages"
+    packages = whole.found["packages"]
+    versions = [packages[one]["version"] for one in whole.driver if _DRIVER.fullmatch(one)]
+    toolkit = [one for one in whole.driver if one.startswith("cuda-toolkit-")]
+    named = [f"the driver {upstream(versions[0])}"] if versions else []
+    named += [f"the CUDA toolkit ({', '.join(toolkit)})"] if toolkit else []
+    return f"{' and '.join(named) or 'what came with the driver'}: {count}"
+
+
+def nothing(plan: Plan) -> str:
+    """What is said of a box that holds nothing more to be removed."""
+    kept = [one for one in (plan.kept_weights, plan.kept_driver) if one]
+    but = f" but what was kept: {'; '.join(kept)}" if kept else ""
+    return f"nothing of ours is on this box{but}"

@@ -1,0 +1,59 @@
+"""Tells the box, before it happens, what this run brings to it: see aibox/box/brought.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from pyinfra import host
+from pyinfra.api import QuoteString, StringCommand, operation
+
+from aibox.box import brought
+from tasks.box import Box
+from tasks.drift_report import because
+from tasks.facts import LaidFile
+
+SOURCE = Path(brought.__file__).read_text()
+
+
+def told(verb: str, task: Any) -> StringCommand:
+    """A command that writes it down. The task travels on standard input: sources may hold more."""
+    words = QuoteString(SOURCE), QuoteString(verb)
+    return StringCommand("python3 -c", *words, _stdin=json.dumps(task))
+
+
+@operation()
+def begun(box: Box) -> Generator[StringCommand, None, None]:
+    """Where things of ours go, and which of those folders were there before."""
+    asked = places_of(box)
+    found = host.get_fact(LaidFile, path=str(brought.RECORD))
+    try:
+        known = json.loads(found["content"]) if found else {}
+    except ValueError:
+        known = {}
+    if brought.merged(known, more_of(asked)) == known:
+        host.noop("the box knows where things of ours go")
+        return
+    because(host, "where things of ours go is not written down yet")
+    yield told("begin", asked)
+
+
+def places_of(box: Box) -> dict[str, Any]:
+    settings = box.settings
+    places = {
+        name: str(getattr(settings, name))
+        for name in ("server_unit", "releases_folder", "models_folder", "cache_folder")
+    }
+    of_unit = [f"/var/lib/{settings.server_unit}", f"/var/cache/{settings.server_unit}"]
+    return {"places": places, "folders": [*list(places.values())[1:], *of_unit]}
+
+
+def more_of(asked: dict[str, Any]) -> dict[str, Any]:
+    """What the record must hold: whatever was told of a folder first stays."""
+    return {
+        "places": {name: [value] for name, value in asked["places"].items()},
+        "folders": dict.fromkeys(brought.above(asked["folders"]), False),
+        "nouveau_was_on": False,
+    }

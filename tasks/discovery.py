@@ -1,0 +1,86 @@
+"""A box that no deploy has seen: what is on it, on one page, before anything is judged."""
+
+from __future__ import annotations
+
+import json
+
+from pyinfra import host, logger
+
+from aibox.decide import discovery_page, manifest
+from aibox.decide.discovery import Discovered, Ours
+from aibox.decide.driver_evidence import Evidence
+from aibox.decide.preflight import BoxReport
+from aibox.decide.server import environment
+from aibox.decide.toolkit import cuda_home
+from aibox.decide.unit import flag_lines
+from aibox.settings import ReleaseLock, Settings, driver_wanted_from
+from tasks import page
+from tasks.facts import Discovery, LaidFile
+
+# With a timeout a fact is asked plainly: no later run is to expect this one.
+TIMEOUT_S = 90
+
+
+def discovered(
+    settings: Settings, report: BoxReport, evidence: Evidence, lock: ReleaseLock | None
+) -> None:
+    """Show the page to a person who looks at a plan; nothing on a box with a record of a deploy."""
+    if not page.is_read() or host.get_fact(LaidFile, path=manifest.DEPLOYED) is not None:
+        return
+    wanted = driver_wanted_from(settings, lock, report.os_id, report.os_version)
+    rows = discovery_page.page(report, evidence, wanted, found(settings), ours(settings, lock))
+    page.show("no deploy has been here yet; this is what is there:", rows)
+
+
+def found(settings: Settings) -> Discovered | None:
+    """What runs and lies there; None where the box can't tell."""
+    card = settings.card
+    asked = {
+        "repository": card.repository,
+        "unit": f"{settings.server_unit}.service",
+        "port": settings.server_port,
+        "head": card.head.model_dump() if card.head else None,
+    }
+    answer = host.get_fact(Discovery, "discovery", json.dumps(asked), _timeout=TIMEOUT_S)
+    try:
+        return Discovered.parse(json.dumps(answer)) if answer is not None else None
+    except ValueError as error:
+        host.log(f"what the box told of its servers can't be read: {error}", logger.warning)
+        return None
+
+
+def ours(settings: Settings, lock: ReleaseLock | None) -> Ours:
+    """What a deploy would serve there."""
+    names = settings.flags.get("served-model-name", settings.model)
+    several = names if isinstance(names, list | tuple) else [names]
+    cuda = cuda_home(lock.cuda) if lock and lock.cuda else None
+    release = f"{settings.releases_folder}/{lock.release_id}" if lock else ""
+    return Ours(
+        unit=f"{settings.server_unit}.service",
+        user=settings.server_user,
+        port=settings.server_port,
+        flags=tuple(word for words in flag_lines(settings.flags) for word in words),
+        names=tuple(str(name) for name in several),
+        environment=environment(
+            settings.server_unit, release, settings.gpu_uuid, settings.server_environment, cuda
+        ),
+        repository=settings.card.repository,
+        commit=settings.weights.commit if settings.is_pinned else None,
+        weights_bytes=settings.weights.total_bytes if settings.is_pinned else None,
+        context=settings.card.context,
+        card_file=settings.card_file,
+    )
+
+
+def commit_there(settings: Settings) -> str | None:
+    """The commit of this model that the box holds whole, with its head; None: none."""
+    there = found(settings)
+    head = "carried" if settings.card.head else None
+    fitting = [
+        one.commit
+        for one in (there.weights if there else ())
+        if one.repository == settings.card.repository
+        and not one.missing
+        and head in (None, one.head)
+    ]
+    return next(filter(None, fitting), None)

@@ -1,0 +1,182 @@
+"""The plan on one screen, before the prompt: what each stage would do, in their own words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+
+from pyinfra import host, state
+
+from aibox.decide import driver, driver_sources, history, takeover
+from aibox.decide.figures import GB
+from aibox.decide.plan import Fetch, PlanFacts, Rate, Service, disk_changes, rows
+from aibox.decide.preflight import to_write
+from tasks import first_pin, page, preflight
+from tasks.box import STATE_FOLDER, Box
+from tasks.facts import Discovery, LaidFile
+from tasks.preflight import Seen
+from tasks.server import server_state, unit_text, what_is_due
+from tasks.weights import planned
+
+HISTORY = f"{STATE_FOLDER}/server/history.json"
+# With a timeout a fact is asked plainly: no later run is to expect this one.
+TIMEOUT_S = 60
+MUCH = 100_000_000  # bytes that take a while on a slow line
+
+
+def shown(box: Box) -> None:
+    """Show it while a plan is made for a person; nothing where no operation has anything to do."""
+    if state.is_executing or not page.is_read():
+        return
+    due = due_operations()
+    if due:
+        page.show("what this run would do:", rows(facts_of(box, preflight.seen()[host.name], due)))
+
+
+def operations() -> list[tuple[str, bool]]:
+    """This box's operations in their order: (name, whether it has something to do)."""
+    found = []
+    for name_hash in state.get_op_order():
+        data = state.ops[host].get(name_hash)
+        if data is not None:
+            name = next(iter(state.op_meta[name_hash].names))
+            found.append((name, data.operation_meta.will_change))
+    return found
+
+
+def due_operations() -> set[str]:
+    return {name for name, is_due in operations() if is_due}
+
+
+def steps() -> dict[str, tuple[int, int]]:
+    """stage -> (operations with something to do, all of them)."""
+    counted: dict[str, tuple[int, int]] = {}
+    for name, is_due in operations():
+        stage = name.partition(" | ")[0]
+        due, total = counted.get(stage, (0, 0))
+        counted[stage] = due + is_due, total + 1
+    return counted
+
+
+def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
+    fetches, rate = fetched(box, seen, due)
+    offered = seen.offered.needed_bytes if seen.offered else 0
+    service, installed = served(box)
+    return PlanFacts(
+        steps=steps(),
+        pins=first_pin.in_words(box.settings) if first_pin.is_pending(box.settings) else None,
+        fetches=fetches,
+        rate=rate,
+        disks=disk_changes(seen.report, to_write(seen.report, seen.wanted, offered)),
+        reboot=driver.reboot_reasons(seen.evidence, box.driver),
+        service=service,
+        replaced=replaced(box, seen, due, installed=installed),
+        found=seen.report.foreign_unit and service.restart,
+    )
+
+
+# --- what comes over the network ------------------------------------------------------------------
+
+
+def fetched(box: Box, seen: Seen, due: Collection[str]) -> tuple[list[Fetch], Rate | None]:
+    """What is fetched, and the rate that was measured for it; None where it is next to nothing."""
+    found = []
+    if any(name.startswith("Base | Packages") for name in due):
+        found.append(Fetch("packages of the distribution", None))
+    if seen.offered is not None:
+        drives = driver.install_reasons(seen.evidence, box.driver)
+        what = "driver and CUDA toolkit" if drives else "CUDA toolkit"
+        found.append(Fetch(f"{what}, from NVIDIA", seen.offered.download_bytes))
+    if any(name.startswith("Release | vLLM") for name in due):
+        release = f"vLLM {box.release.release_id} and what it needs"
+        found.append(Fetch(release, round(box.settings.release_fetch_gb * GB)))
+    weights, rate = missing_weights(box, sum(one.size or 0 for one in found))
+    return [*found, *weights], rate
+
+
+def missing_weights(box: Box, others: int) -> tuple[list[Fetch], Rate | None]:
+    """The weights that lie nowhere on the box, and how fast the hub gives a file of them.
+
+    others: bytes that come from elsewhere; where they are many, their time counts as well.
+    """
+    paths = planned(box).fetch
+    if not paths and others < MUCH:
+        return [], None
+    lock, limit = box.settings.weights, box.weights_spec["limit"]
+    files = {path: lock.files[path] for path in paths}
+    largest = max(lock.files, key=lambda path: lock.files[path].size)
+    asked = {
+        "repository": lock.repository,
+        "from": box.settings.weights_from,
+        "files": takeover.asked(lock.repository, lock.commit, files),
+        "url": f"{box.settings.hub}/{lock.repository}/resolve/{lock.commit}",
+        "limit": limit,
+        "sample": largest if others >= MUCH else None,
+    }
+    answer = host.get_fact(Discovery, "fetching", json.dumps(asked), _timeout=TIMEOUT_S)
+    wanted = sum(file.size for file in files.values())
+    if answer is None:
+        return fetch_of_weights(box, wanted, 0), Rate(None, "no answer")
+    lying = int(answer["lying"])
+    if lying == wanted and others < MUCH:
+        return fetch_of_weights(box, wanted, lying), None
+    rate = Rate(answer["rate"], answer["why"], limited=limit is not None)
+    return fetch_of_weights(box, wanted, lying), rate
+
+
+def fetch_of_weights(box: Box, wanted: int, lying: int) -> list[Fetch]:
+    """wanted: bytes that are missing in our folder; lying: those of them that lie elsewhere."""
+    if not wanted:
+        return []
+    note = "the rest lies on the box" if lying else ""
+    note = "they lie on the box, and are taken over by their sums" if lying == wanted else note
+    return [Fetch(f"weights of {box.settings.model}", wanted - lying, note)]
+
+
+# --- the server, and what is a person's own -------------------------------------------------------
+
+
+def served(box: Box) -> tuple[Service, bool]:
+    """What its clients will notice, and whether a unit of the name lies there."""
+    switching, installed = what_is_due(box, unit_text(box))
+    found = server_state(box)
+    passed = history.read(recorded())
+    down = [one.seconds_down for one in passed if one.seconds_down is not None]
+    starts = [one.seconds_start for one in passed if one.seconds_start is not None]
+    return Service(
+        unit=box.unit,
+        restart=switching.restart,
+        serves=found["health"] == 200,
+        down=next(iter(down), None),
+        start=next(iter(starts), None),
+        good=found["good"] is not None,
+    ), installed is not None
+
+
+def recorded() -> object:
+    """What has passed the gate on this box, as it is written down there."""
+    record = host.get_fact(LaidFile, path=HISTORY)
+    try:
+        return json.loads(record["content"]) if record else []
+    except ValueError:
+        return []
+
+
+def replaced(box: Box, seen: Seen, due: Collection[str], *, installed: bool) -> list[str]:
+    """What a person has there and this run replaces."""
+    texts = []
+    if seen.report.foreign_unit and installed:
+        texts.append(f"{box.unit_file}, which you wrote, and its drop-ins")
+    if not any(name.startswith("Driver") for name in due):
+        return texts
+    loaded = seen.evidence.loaded
+    if loaded and driver.reboot_reasons(seen.evidence, box.driver):
+        kind = "open" if loaded.open else "proprietary"
+        texts.append(f"driver {loaded.version} ({kind} modules) by {box.driver.version} (open)")
+    removes = seen.offered.removes if seen.offered else ()
+    if removes:
+        texts.append(f"packages that make way: {', '.join(removes)}")
+    for path, text in driver_sources.cleaned_sources(seen.evidence.sources, box.driver.url).items():
+        kept = f"renamed to {path}.disabled" if text is None else "without NVIDIA's repository"
+        texts.append(f"{path}: {kept}")
+    return texts

@@ -1,0 +1,361 @@
+"""A person's own unit: kept, set aside, put back; a cut at any step leaves one or the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aibox.box import adoption, good_units
+from aibox.box.adoption import Record
+from aibox.box.job import JobError
+from aibox.box.service import Service, text_in
+from tests.unit.passed import passed
+
+UNIT = "vllm-coder.service"
+HIS = "[Service]\nExecStart=/home/me/vllm-env/bin/vllm serve /srv/w\n"
+OURS = "# Laid down by the deploy: change the model card.\n[Service]\nExecStart=/opt/vllm\n"
+DROP_INS = {"10-mine.conf": "[Service]\nNice=5\n", "90-more.conf": "[Service]\nUser=me\n"}
+LATIN = "# f\udcfcr den Rechner\r\n[Service]\r\n"  # as read: a byte that is no UTF-8, DOS's lines
+
+
+class Systemd:
+    """The folders of a made-up systemd, and what it would start after a reboot."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.etc, self.run = root / "etc/systemd/system", root / "run/systemd/system.control"
+        self.control, self.turning = root / "etc/systemd/system.control", root / "etc/systemd/aibox"
+        self.local, self.usr = (
+            root / "usr/local/lib/systemd/system",
+            root / "usr/lib/systemd/system",
+        )
+        for folder in (self.etc, self.run, self.usr):
+            folder.mkdir(parents=True)
+        self.shown = {"MainPID": "0", "ExecMainStartTimestamp": "", "ActiveState": "inactive"}
+
+    @property
+    def service(self) -> Service:
+        return Service(UNIT, self.etc, self.run)
+
+    def lay(self, text: str = HIS, drop_ins: dict[str, str] = DROP_INS) -> Record:
+        """His unit as it stands before any deploy, and what is kept of it."""
+        write(self.etc / UNIT, text)
+        for name, content in drop_ins.items():
+            write(self.etc / f"{UNIT}.d" / name, content)
+        record = adoption.keep(self.service)
+        assert record is not None
+        return record
+
+    def boots(self) -> tuple[str | None, dict[str, str]]:
+        """(the unit's text, {name: text} of drop-ins that are not empty), /run being empty."""
+        folders = (self.control, self.etc, self.local, self.usr)
+        units = [text_in(one / UNIT) for one in folders if (one / UNIT).exists()]
+        drop_ins: dict[str, str] = {}
+        for folder in folders:
+            for path in (folder / f"{UNIT}.d").glob("*.conf"):
+                drop_ins.setdefault(path.name, text_in(path) or "")
+        return next(iter(units), None), {name: text for name, text in drop_ins.items() if text}
+
+    def is_clean(self) -> bool:
+        left = [self.turning, self.control, self.run / UNIT, self.run / f"{UNIT}.d"]
+        return not list(self.root.rglob("*.new")) and not [
+            path for path in left if os.path.lexists(path)
+        ]
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text.encode(errors="surrogateescape"))
+
+
+@pytest.fixture
+def systemd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Systemd:
+    made = Systemd(tmp_path)
+    monkeypatch.setattr(good_units, "SERVER_STATE", tmp_path / "state")
+    monkeypatch.setattr(adoption, "INSTALLED", made.etc)
+    monkeypatch.setattr(adoption, "STANDING", (made.etc, made.local, made.usr))
+    monkeypatch.setattr(adoption, "CONTROL", made.control)
+    monkeypatch.setattr(adoption, "TURNING", made.turning)
+    monkeypatch.setattr(adoption, "DEPLOYED", str(tmp_path / "deployed.json"))
+    monkeypatch.setattr(adoption, "Service", partial(Service, installed=made.etc, tried=made.run))
+    monkeypatch.setattr(Service, "properties", lambda _self: made.shown)
+    monkeypatch.setattr(Service, "reload", lambda _self: None)
+    return made
+
+
+def accept(systemd: Systemd, text: str = OURS) -> None:
+    """What the switch does once ours has passed."""
+    adoption.settle(systemd.service)
+    if systemd.service.installed_text() != text:
+        write(systemd.service.staged, text)
+        adoption.replace(systemd.service, text)
+    adoption.clear_beside(systemd.service)
+
+
+# --- kept ----------------------------------------------------------------------------------------
+
+
+def test_a_unit_is_kept_with_all_that_belongs_to_it(systemd: Systemd) -> None:
+    wants = systemd.etc / "multi-user.target.wants" / UNIT
+    wants.parent.mkdir()
+    wants.symlink_to(systemd.etc / UNIT)
+    record = systemd.lay()
+    assert (record["text"], record["mode"], record["link"]) == (HIS, "644", None)
+    assert record["drop_ins"] == {
+        str(systemd.etc / f"{UNIT}.d" / name): text for name, text in DROP_INS.items()
+    }
+    assert record["links"] == {str(wants): str(systemd.etc / UNIT)}
+    assert adoption.found() == adoption.of(systemd.service) == record
+    kept = systemd.root / "state/found.json"
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+def test_ours_is_nobodys_own(systemd: Systemd) -> None:
+    write(systemd.etc / UNIT, OURS)
+    assert adoption.keep(systemd.service) is None
+    (systemd.root / "deployed.json").write_text('{"server": {"unit": "vllm-coder.service"}}')
+    write(systemd.etc / UNIT, HIS)  # over ours: drift
+    assert adoption.keep(systemd.service) is None
+    assert adoption.found() is None
+
+
+def test_the_record_is_never_written_again_once_ours_has_served(systemd: Systemd) -> None:
+    systemd.lay()
+    write(systemd.etc / UNIT, HIS + "Nice=1\n")  # before: what stands is what is replaced
+    newer = adoption.keep(systemd.service)
+    assert newer is not None
+    assert newer["text"] == HIS + "Nice=1\n"
+    good_units.mark_good(passed("a"))
+    write(systemd.etc / UNIT, HIS + "Nice=2\n")
+    assert adoption.keep(systemd.service) == newer == adoption.found()
+
+
+def test_units_of_two_names_are_kept_both(systemd: Systemd) -> None:
+    first = systemd.lay()
+    write(systemd.etc / "vllm.service", HIS + "Nice=3\n")
+    second = adoption.keep(Service("vllm.service", systemd.etc, systemd.run))
+    assert adoption.found() == first == adoption.of(systemd.service)
+    assert second == adoption.of(Service("vllm.service", systemd.etc, systemd.run)) != first
+
+
+def test_a_record_that_cannot_be_read_is_none(systemd: Systemd) -> None:
+    systemd.lay()
+    (systemd.root / "state/found.json").write_text('{"unit": 7}')
+    assert adoption.found() is None
+
+
+# --- beside a candidate --------------------------------------------------------------------------
+
+
+def test_beside_ours_an_empty_file_takes_the_place_of_each_of_his(systemd: Systemd) -> None:
+    systemd.lay()
+    adoption.lay_beside(systemd.service, OURS)
+    beside = systemd.run / f"{UNIT}.d"
+    assert {path.name: path.read_text() for path in beside.iterdir()} == dict.fromkeys(DROP_INS, "")
+    assert systemd.boots() == (HIS, DROP_INS)
+    adoption.lay_beside(systemd.service, HIS)  # and back: they stand in /etc still
+    assert not beside.exists()
+
+
+def test_beside_his_own_stand_those_that_have_gone(systemd: Systemd) -> None:
+    systemd.lay()
+    accept(systemd)
+    write(systemd.run / f"{UNIT}.d/50-CPUWeight.conf", "[Service]\nCPUWeight=1\n")  # not of ours
+    adoption.lay_beside(systemd.service, HIS)
+    beside = systemd.run / f"{UNIT}.d"
+    assert {path.name: path.read_text() for path in beside.glob("[19]0-*")} == DROP_INS
+    adoption.clear_beside(systemd.service)
+    assert [path.name for path in beside.iterdir()] == ["50-CPUWeight.conf"]
+
+
+def test_only_those_that_go_with_his_unit_are_set_aside(systemd: Systemd) -> None:
+    paths = {str(systemd.etc / f"{UNIT}.d" / name): text for name, text in DROP_INS.items()}
+    systemd.lay()
+    assert adoption.set_aside(systemd.service) == paths
+    changed = systemd.etc / f"{UNIT}.d/10-mine.conf"
+    write(changed, "[Service]\nNice=6\n")  # since it was kept: it would be lost
+    good_units.mark_good(passed("a"))
+    assert str(changed) not in adoption.set_aside(systemd.service)
+    accept(systemd)
+    write(changed, DROP_INS["10-mine.conf"])  # over ours: somebody's drop-in like any other
+    assert adoption.set_aside(systemd.service) == {}
+
+
+# --- one in the other's place --------------------------------------------------------------------
+
+
+def test_ours_comes_and_his_comes_back_as_it_was(systemd: Systemd) -> None:
+    write(systemd.etc / UNIT, LATIN)
+    (systemd.etc / UNIT).chmod(0o640)
+    os.utime(systemd.etc / UNIT, ns=(1, 1_700_000_000_123_456_789))
+    record = systemd.lay(LATIN)
+    before = adoption.attributes(systemd.etc / UNIT)
+    content = (systemd.etc / UNIT).read_bytes()
+    accept(systemd)
+    assert systemd.boots() == (OURS, {})
+    assert not (systemd.etc / f"{UNIT}.d").exists()
+    assert systemd.is_clean()
+    adoption.put_back(record)
+    assert systemd.boots() == (LATIN, DROP_INS)
+    assert (systemd.etc / UNIT).read_bytes() == content
+    assert adoption.attributes(systemd.etc / UNIT)[2:] == [0o640, before[3], None]
+    assert systemd.is_clean()
+
+
+@pytest.mark.parametrize("target", ["/dev/null", "his"])
+def test_a_link_comes_back_as_that_link(systemd: Systemd, target: str) -> None:
+    """systemctl link, and a masked unit."""
+    file = systemd.root / "home" / UNIT
+    write(file, HIS)
+    target = str(file) if target == "his" else target
+    (systemd.etc / UNIT).symlink_to(target)
+    wants = systemd.etc / "multi-user.target.wants" / UNIT
+    wants.parent.mkdir()
+    wants.symlink_to(target)
+    record = adoption.keep(systemd.service)
+    assert record is not None
+    assert record["link"] == target
+    accept(systemd)
+    assert not (systemd.etc / UNIT).is_symlink()
+    assert str(wants.readlink()) == str(systemd.etc / UNIT)  # else enabling it is refused
+    adoption.put_back(record)
+    assert str((systemd.etc / UNIT).readlink()) == str(wants.readlink()) == target
+    assert file.read_text() == HIS
+
+
+def test_one_below_usr_is_covered_and_uncovered(systemd: Systemd) -> None:
+    write(systemd.usr / UNIT, HIS)
+    record = adoption.keep(systemd.service)
+    assert record is not None
+    assert record["path"] == str(systemd.usr / UNIT)
+    accept(systemd)
+    assert systemd.boots() == (OURS, {})
+    adoption.put_back(record)
+    assert systemd.boots() == (HIS, {})
+    assert not (systemd.etc / UNIT).exists()
+    assert (systemd.usr / UNIT).read_text() == HIS
+
+
+def test_what_enables_it_is_as_it_was(systemd: Systemd) -> None:
+    wants = systemd.etc / "graphical.target.wants" / UNIT
+    wants.parent.mkdir()
+    wants.symlink_to(systemd.etc / UNIT)
+    record = systemd.lay()
+    accept(systemd)
+    ours = systemd.etc / "multi-user.target.wants" / UNIT
+    ours.parent.mkdir()
+    ours.symlink_to(systemd.etc / UNIT)
+    wants.unlink()
+    adoption.put_back(record)
+    assert adoption.links_of(UNIT) == record["links"]
+
+
+def test_where_ours_was_taken_away_his_comes_back_all_the_same(systemd: Systemd) -> None:
+    record = systemd.lay()
+    accept(systemd)
+    (systemd.etc / UNIT).unlink()
+    adoption.put_back(record)
+    adoption.put_back(record)
+    assert systemd.boots() == (HIS, DROP_INS)
+
+
+@pytest.mark.parametrize(
+    ("part", "path"),
+    [
+        ("drop_ins", "/etc/passwd"),
+        ("drop_ins", "/etc/systemd/system/other.service.d/x.conf"),
+        ("links", f"/etc/cron.d/{UNIT}"),
+        ("links", "/etc/systemd/system/multi-user.target.wants/other.service"),
+    ],
+)
+def test_an_odd_record_is_refused_before_anything_is_written(
+    systemd: Systemd, part: str, path: str
+) -> None:
+    record = systemd.lay()
+    accept(systemd)
+    path = path.replace("/etc/systemd/system", str(systemd.etc))
+    odd = {**record, part: {path: "x"}, "files": {**record["files"], path: [0, 0, 420, 0, None]}}
+    with pytest.raises(JobError, match="names"):
+        adoption.put_back(odd)
+    assert systemd.boots() == (OURS, {})
+    assert not Path(path).exists() or path == "/etc/passwd"
+
+
+# --- cut off -------------------------------------------------------------------------------------
+
+
+class PowerCut(BaseException):
+    """No code of ours may catch it."""
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], None]]:
+    """Ends whatever is done to a disk at the n-th step."""
+    steps = {"left": -1}
+
+    def counted(act: Callable[..., Any]) -> Callable[..., Any]:
+        def stepping(*words: Any, **named: Any) -> Any:
+            if steps["left"] == 0:
+                raise PowerCut
+            steps["left"] -= 1
+            return act(*words, **named)
+
+        return stepping
+
+    for name in ("unlink", "replace", "symlink_to", "mkdir", "rmdir", "chmod"):
+        monkeypatch.setattr(Path, name, counted(getattr(Path, name)))
+    monkeypatch.setattr(os, "unlink", counted(os.unlink))
+    monkeypatch.setattr(os, "rmdir", counted(os.rmdir))
+
+    def after(number: int) -> None:
+        steps["left"] = number
+
+    yield after
+    steps["left"] = -1
+
+
+WHOLE = [(HIS, DROP_INS), (OURS, {})]
+
+
+@pytest.mark.parametrize("others", [False, True])
+@pytest.mark.parametrize("back", [False, True])
+def test_a_cut_at_any_step_leaves_one_or_the_other_and_the_next_run_ends_it(
+    systemd: Systemd, cut: Callable[[int], None], back: bool, others: bool
+) -> None:
+    number, seen = 0, []
+    while True:
+        record = systemd.lay()
+        if others:  # systemctl set-property
+            write(systemd.control / f"{UNIT}.d/50-CPUWeight.conf", "")
+        if back:
+            accept(systemd)
+
+        def work(record: Record = record) -> None:
+            if back:
+                adoption.put_back(record)
+            else:
+                accept(systemd)
+
+        cut(number)
+        try:
+            work()
+        except PowerCut:
+            cut(-1)
+            assert systemd.boots() in WHOLE, number
+            seen.append(systemd.boots())
+            work()
+        else:
+            cut(-1)
+            break
+        assert systemd.boots() == WHOLE[not back], number
+        assert others or systemd.is_clean(), number
+        adoption.put_back(record)
+        number += 1
+    assert number > 20
+    assert seen[0] == WHOLE[back]
+    assert seen[-1] == WHOLE[not back]

@@ -1,0 +1,280 @@
+"""What goes and what stays: the decision, from records and from what lies on a box."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aibox.box.brought import above, merged, new_packages
+from aibox.decide import teardown
+from aibox.decide.driver_sources import MODPROBE, SOURCE
+from aibox.decide.teardown import Plan, Teardown, Wish, is_odd, plan, question
+
+PLACES = {
+    "server_unit": "vllm-coder",
+    "releases_folder": "/opt/vllm/releases",
+    "models_folder": "/srv/models",
+    "cache_folder": "/var/cache/aibox",
+    "aibox": "/opt/aibox",
+}
+DEPLOYED: dict[str, Any] = {
+    "release": {"folder": "/opt/vllm/releases/0.31.0-12345678"},
+    "weights": {"folder": f"/srv/models/qwen/{'a' * 40}"},
+    "server": {"unit": "vllm-coder.service"},
+    "files": {SOURCE: {"sha256": "1"}, "/etc/other.conf": {"sha256": "2"}},
+    "packages": {"nvidia-driver-cuda": "580.178.04"},
+}
+BROUGHT: dict[str, Any] = {
+    "packages": ["gcc", "cpp"],
+    "driver_packages": ["nvidia-driver-cuda", "cuda-toolkit-13-0"],
+    "held": ["nvidia-driver-cuda"],
+    "users": ["vllm"],
+    "groups": ["vllm"],
+    "enabled": ["vllm-coder.service", "nvidia-persistenced.service"],
+    "folders": {"/srv": True, "/srv/models": False, "/var/cache/aibox": False, "/data": False},
+    "places": {"models_folder": ["/srv/models"]},
+    "nouveau_was_on": True,
+}
+WEIGHTS = {"folder": f"/srv/models/qwen/{'a' * 40}", "model": "qwen", "bytes": 55e9, "own": 0}
+OURS = {"ours": True, "file": "1", "tried": False, "traces": [], "state": "active", "enabled": ""}
+HIS = {"unit": "vllm-coder.service", "sha256": "9", "active": True}
+EVERYTHING = Wish(weights=True, driver=True)
+
+
+def installed(**marks: bool) -> dict[str, Any]:
+    return {"version": "580.178.04-1", "held": False, "manual": False, **marks}
+
+
+def records(**other: Any) -> dict[str, Any]:
+    whole = {"deployed": DEPLOYED, "brought": BROUGHT, "found": [], "state": ["brought.json", "x"]}
+    return whole | other
+
+
+def there(**other: Any) -> dict[str, Any]:
+    """What `ours.look` answers on a deployed box."""
+    return {
+        "units": {"vllm-coder.service": OURS},
+        "enabled": ["nvidia-persistenced.service"],
+        "files": {SOURCE: {"sha256": "1", "size": 1}, MODPROBE: {"sha256": "3", "size": 1}},
+        "sources": [],
+        "releases": ["/opt/vllm/releases/0.31.0-12345678"],
+        "models": ["/srv/models"],
+        "weights": [WEIGHTS],
+        "trees": ["/var/cache/aibox"],
+        "folders": ["/srv/models", "/var/cache/aibox"],
+        "there_before": [],
+        "users": ["vllm"],
+        "groups": ["vllm"],
+        "packages": {
+            "gcc": installed(manual=True),
+            "cpp": installed(),
+            "nvidia-driver-cuda": installed(held=True),
+            "cuda-toolkit-13-0": installed(),
+        },
+        "jobs": [],
+        "aibox": ["current"],
+        "left_overs": [],
+    } | other
+
+
+def nothing_there() -> dict[str, Any]:
+    empty = {key: type(value)() for key, value in there().items()}
+    return empty | {"models": ["/srv/models"]}
+
+
+# --- the plan ------------------------------------------------------------------------------------
+
+
+def test_weights_and_driver_stay_unless_they_are_asked_for() -> None:
+    kept, gone = plan(records(), there(), Wish()), plan(records(), there(), EVERYTHING)
+    assert not kept.purge and WEIGHTS["folder"] not in kept.folders
+    assert gone.purge == ("nvidia-driver-cuda", "cuda-toolkit-13-0")
+    assert WEIGHTS["folder"] in gone.folders
+    assert "55.0 GB of qwen" in kept.kept_weights
+    assert (
+        kept.kept_driver
+        == "the driver 580.178.04 and the CUDA toolkit (cuda-toolkit-13-0): 2 packages"
+    )
+    assert (gone.kept_weights, gone.kept_driver) == ("", "")
+
+
+def test_a_driver_that_stays_keeps_its_pin_and_holds() -> None:
+    kept = plan(records(), there(), Wish())
+    assert SOURCE not in kept.files
+    assert not (kept.boot_files or kept.unhold or kept.disable)
+    gone = plan(records(), there(), EVERYTHING)
+    assert SOURCE in gone.files
+    assert gone.boot_files == (MODPROBE,)
+    assert gone.unhold == ("nvidia-driver-cuda",)
+    assert any("nouveau takes the card at the next reboot" in text for _, text in gone.removes)
+
+
+def test_a_driver_that_was_there_before_stays_without_what_is_ours() -> None:
+    brought = {**BROUGHT, "driver_packages": []}
+    found = plan(records(brought=brought), there(), Wish(driver=True))
+    assert found.purge == ()
+    assert found.unhold == ("nvidia-driver-cuda",)
+    assert SOURCE in found.files and found.boot_files == (MODPROBE,)
+    assert found.disable == ("nvidia-persistenced.service",)
+    assert any("it was there before the deploy" in text for _, text in found.stays)
+
+
+def test_a_toolkit_that_stays_keeps_the_repository_only() -> None:
+    brought = {**BROUGHT, "driver_packages": ["cuda-toolkit-13-0"]}
+    found = plan(records(brought=brought), there(), Wish())
+    assert SOURCE not in found.files
+    assert found.boot_files == (MODPROBE,)
+    assert found.unhold == ("nvidia-driver-cuda",)
+
+
+def test_packages_of_the_distribution_stay_and_are_nobodys_wish() -> None:
+    assert plan(records(), there(), EVERYTHING).auto == ("gcc",)
+
+
+def test_what_is_kept_is_still_known_afterwards() -> None:
+    kept = plan(records(), there(), Wish())
+    assert kept.record["driver_packages"] == BROUGHT["driver_packages"]
+    assert kept.record["folders"] == {"/srv": True, "/srv/models": False}
+    assert "users" not in kept.record
+    assert plan(records(), there(), EVERYTHING).record == {}
+
+
+def test_a_second_run_has_nothing_to_do() -> None:
+    gone = records(deployed=None, brought=None, state=None)
+    assert plan(gone, nothing_there(), EVERYTHING).is_done
+    kept = plan(records(), there(), Wish()).record
+    left = nothing_there() | {
+        "weights": [WEIGHTS],
+        "packages": there()["packages"],
+        "files": {SOURCE: {"sha256": "1", "size": 1}},
+        "folders": ["/srv/models"],
+    }
+    again = plan(records(deployed=None, brought=kept, state=["brought.json"]), left, Wish())
+    assert again.is_done, again
+    assert "but what was kept: 55.0 GB of qwen" in teardown.nothing(again)
+    asked = plan(records(deployed=None, brought=kept, state=["brought.json"]), left, EVERYTHING)
+    assert asked.purge and WEIGHTS["folder"] in asked.folders and not asked.is_done
+
+
+def test_a_box_that_was_never_deployed_to_has_nothing_of_ours() -> None:
+    done = plan(records(deployed=None, brought=None, state=None), nothing_there(), Wish())
+    assert (done.is_done, teardown.nothing(done)) == (True, "nothing of ours is on this box")
+
+
+# --- a person's own unit -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("unit", "starts", "words"),
+    [
+        (OURS, True, "comes back as it was found, and started"),
+        ({**OURS, "ours": False, "file": "9"}, False, "is your own and serves"),
+        ({**OURS, "ours": False, "file": "9", "state": "inactive"}, True, "and started"),
+        ({**OURS, "ours": False, "file": "9", "tried": True}, True, "and started"),
+    ],
+    ids=["ours serves", "his serves", "his was put back", "ours is on trial over his"],
+)
+def test_his_unit_comes_back(unit: dict[str, Any], starts: bool, words: str) -> None:
+    found = there(units={"vllm-coder.service": unit})
+    done = plan(records(found=[HIS]), found, Wish())
+    assert done.back == ("vllm-coder.service",)
+    assert done.start == (("vllm-coder.service",) if starts else ())
+    assert any(words in text for label, text in done.removes if label == "server"), done.removes
+
+
+def test_a_unit_that_did_not_run_is_not_started() -> None:
+    done = plan(records(found=[{**HIS, "active": False}]), there(), Wish())
+    assert (done.back, done.start) == (("vllm-coder.service",), ())
+
+
+def test_a_unit_that_somebody_wrote_anew_is_left() -> None:
+    found = there(units={"vllm-coder.service": {**OURS, "ours": False}})
+    done = plan(records(), found, Wish())
+    assert done.stop == ()
+    assert ("unit", "vllm-coder.service was not written by a deploy") in done.stays
+
+
+def test_a_file_that_was_changed_is_left() -> None:
+    for sha256, goes in (("2", True), ("5", False)):
+        files = {"/etc/other.conf": {"sha256": sha256, "size": 1}}
+        done = plan(records(), there(files=files), Wish())
+        assert ("/etc/other.conf" in done.files) is goes
+        assert (("file", "/etc/other.conf was changed since the deploy") in done.stays) is not goes
+
+
+# --- odd records ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "", "relative", "/etc", "/etc/x", "/usr/lib/x", "/srv/../etc", "/var/lib", "/a b"]
+)
+def test_no_place_of_ours(path: str) -> None:
+    assert is_odd(path)
+    folder = {**DEPLOYED, "release": {"folder": path}}
+    assert isinstance(question(records(deployed=folder), PLACES), list)
+    assert isinstance(question(records(), {**PLACES, "models_folder": path}), list)
+
+
+@pytest.mark.parametrize("path", ["/srv/models", "/data", "/mnt/big/models", "/var/cache/aibox"])
+def test_a_place_of_ours(path: str) -> None:
+    assert not is_odd(path)
+    assert isinstance(question(records(), {**PLACES, "models_folder": path}), dict)
+
+
+@pytest.mark.parametrize(
+    "brought",
+    [
+        {"users": ["root; rm"]},
+        {"packages": ["-o"]},
+        {"enabled": ["../x.service"]},
+        {"sources": {"/etc/passwd": ["a", "b"]}},
+        {"folders": {"/srv/../etc": False}},
+        {"places": {"cache_folder": ["/"]}},
+    ],
+    ids=str,
+)
+def test_a_record_of_something_else_is_refused(brought: dict[str, Any]) -> None:
+    refusals = question(records(brought=brought), PLACES)
+    assert isinstance(refusals, list)
+    assert len(refusals) == 1
+    assert "brought.json names" in refusals[0].found
+
+
+def test_a_damaged_record_is_refused_in_words() -> None:
+    refusals = question(records(deployed={"damaged": "no JSON"}), PLACES)
+    assert isinstance(refusals, list)
+    assert "deployed.json can't be read (no JSON)" in refusals[0].found
+
+
+def test_no_tree_that_holds_another_place_goes_whole() -> None:
+    places = ["/data/models", "/srv/models"]
+    made = ["/data", "/data/cache", "/var/lib/one"]
+    found = teardown.trees(made, ["/data", "/data/cache", "/srv"], ["one.service"], places)
+    assert found == ["/data/cache", "/var/lib/one"]
+
+
+# --- what was brought ----------------------------------------------------------------------------
+
+
+def test_what_was_told_first_stays_and_lists_grow() -> None:
+    first = {"packages": ["a"], "folders": {"/x": True}, "nouveau_was_on": True}
+    more = {"packages": ["b", "a"], "folders": {"/x": False, "/y": False}, "nouveau_was_on": False}
+    assert merged(first, more) == {
+        "packages": ["a", "b"],
+        "folders": {"/x": True, "/y": False},
+        "nouveau_was_on": True,
+    }
+
+
+def test_only_what_is_new_counts_as_brought() -> None:
+    said = "Inst cpp (4:12 Debian:12/oldstable [amd64])\nInst gcc [1] (4:12 Debian:12 [amd64])\n"
+    assert new_packages(f"{said}Conf cpp (4:12)\n") == ["cpp"]
+    assert above(["/srv/models"]) == {"/srv", "/srv/models"}
+
+
+def test_every_field_of_a_plan_is_a_step_or_a_word() -> None:
+    """A plan with nothing in it is done, and one with anything in it is not."""
+    assert Plan(Wish()).is_done
+    whole = Teardown(DEPLOYED, BROUGHT, {}, there(), EVERYTHING).plan(["brought.json"])
+    assert not whole.is_done
