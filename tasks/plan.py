@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from pyinfra import host, state
 
+from aibox.box.good_units import sum_of
 from aibox.decide import driver, driver_sources, history, takeover
 from aibox.decide.figures import GB
 from aibox.decide.plan import Fetch, PlanFacts, Rate, Service, disk_changes, rows
@@ -19,6 +20,7 @@ from tasks.server import server_state, unit_text, what_is_due
 from tasks.weights import planned
 
 HISTORY = f"{STATE_FOLDER}/server/history.json"
+FOUND = f"{STATE_FOLDER}/server/found.json"
 # With a timeout a fact is asked plainly: no later run is to expect this one.
 TIMEOUT_S = 60
 MUCH = 100_000_000  # bytes that take a while on a slow line
@@ -62,6 +64,7 @@ def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
     fetches, rate = fetched(box, seen, due)
     offered = seen.offered.needed_bytes if seen.offered else 0
     service, installed = served(box)
+    his = installed is not None and (seen.report.foreign_unit or is_found(installed))
     return PlanFacts(
         steps=steps(),
         pins=first_pin.in_words(box.settings) if first_pin.is_pending(box.settings) else None,
@@ -70,8 +73,8 @@ def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
         disks=disk_changes(seen.report, to_write(seen.report, seen.wanted, offered)),
         reboot=driver.reboot_reasons(seen.evidence, box.driver),
         service=service,
-        replaced=replaced(box, seen, due, installed=installed),
-        found=seen.report.foreign_unit and service.restart,
+        replaced=replaced(box, seen, due, his=his),
+        found=his and service.restart,
     )
 
 
@@ -136,8 +139,17 @@ def fetch_of_weights(box: Box, wanted: int, lying: int) -> list[Fetch]:
 # --- the server, and what is a person's own -------------------------------------------------------
 
 
-def served(box: Box) -> tuple[Service, bool]:
-    """What its clients will notice, and whether a unit of the name lies there."""
+def is_found(installed: str) -> bool:
+    """Whether this unit is the person's own again, as after a rollback to it."""
+    record = host.get_fact(LaidFile, path=FOUND)
+    try:
+        return bool(record and json.loads(record["content"])["sha256"] == sum_of(installed))
+    except (ValueError, LookupError, TypeError):
+        return False
+
+
+def served(box: Box) -> tuple[Service, str | None]:
+    """What its clients will notice, and the text of the unit that lies there."""
     switching, installed = what_is_due(box, unit_text(box))
     found = server_state(box)
     passed = history.read(recorded())
@@ -150,7 +162,7 @@ def served(box: Box) -> tuple[Service, bool]:
         down=next(iter(down), None),
         start=next(iter(starts), None),
         good=found["good"] is not None,
-    ), installed is not None
+    ), installed
 
 
 def recorded() -> object:
@@ -162,11 +174,11 @@ def recorded() -> object:
         return []
 
 
-def replaced(box: Box, seen: Seen, due: Collection[str], *, installed: bool) -> list[str]:
+def replaced(box: Box, seen: Seen, due: Collection[str], *, his: bool) -> list[str]:
     """What a person has there and this run replaces."""
     texts = []
-    if seen.report.foreign_unit and installed:
-        texts.append(f"{box.unit_file}, which you wrote, and its drop-ins")
+    if his:
+        texts.append(f"{box.unit_file}, which you wrote, with drop-ins where it has any")
     if not any(name.startswith("Driver") for name in due):
         return texts
     loaded = seen.evidence.loaded

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from typing import Any
 
 import click
@@ -77,19 +79,14 @@ def screen(box: Box, found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def next_commands(box: Box) -> list[str]:
-    """What one types next: use it, watch it, check it."""
+    """What one types next: reach it, ask it, watch it."""
     port = box.settings.server_port
     here = host.name == "@local"
-    over_there = "" if here else f"ssh -t {host.name} "
-    use = (
-        f"curl -s localhost:{port}/v1/models"
-        if here
-        else f"ssh -NL {port}:localhost:{port} {host.name}"
-    )
-    commands = {
-        use: "what it serves" if here else "its API on this machine too",
-        f"{over_there}sudo {AIBOX} status": "speed and acceptance since its start",
-        "python -m tasks.drift": "is the box still as it was built?",
-    }
-    width = max(map(len, commands))
-    return [f"{command:<{width}}  {what}" for command, what in commands.items()]
+    question = {"model": box.served_model, "messages": [{"role": "user", "content": "Hello"}]}
+    commands = [
+        f"curl -s localhost:{port}/v1/chat/completions -H 'Content-Type: application/json' "
+        f"-d {shlex.quote(json.dumps(question))}",
+        f"{'' if here else f'ssh -t {host.name} '}sudo {AIBOX} status",
+    ]
+    reach = f"ssh -fNL {port}:localhost:{port} {host.name}    its API on this machine too"
+    return [reach, *commands] if not here else [*commands, "python -m tasks.drift"]

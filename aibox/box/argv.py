@@ -120,9 +120,10 @@ def takes(
         if len({id(known[name]) for name in meant}) != 1:
             faults.append(unknown(flag, known))
             return False
-        action = known[meant[0]]
-        text = f"is short for {bare(meant[0])}; write the whole name"
-        notes.append({"flag": bare(flag), "text": text})
+        # vLLM would take it, but settings are laid over the card's by whole names
+        found = f"{bare(flag)} is only the beginning of {bare(meant[0])}"
+        faults.append({"flag": bare(flag), "found": found, "expected": "the whole name"})
+        return False
     try:
         root.parse_args([*head, *group])
     except (ParseError, ValueError, TypeError, KeyError) as error:

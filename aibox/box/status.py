@@ -89,9 +89,13 @@ def looked(deployed: Deployed) -> standing.Facts:
     text = exposition(server["port"]) if serving else ""
     pace = acceptance.mean_of(text, "vllm:request_time_per_output_token_seconds")
     card = memory(server["unit"], deployed["server"].get("gpu_uuid"))
+    gate = next(iter(good_units.passed()), None)
+    proof = found["proof"]
+    if proof and gate and proof.get("release", gate.release_id) != gate.release_id:
+        proof = None  # of another server: one that was found here proves nothing
     return standing.Facts(
         deployed=deployed,
-        gate=next(iter(good_units.passed()), None),
+        gate=gate,
         state=found["unit"].get("ActiveState", "inactive"),
         since=found["process"]["started"] if serving else None,
         driver=standing.driver(probe.loaded_module()),
@@ -101,8 +105,8 @@ def looked(deployed: Deployed) -> standing.Facts:
         card_bytes=card and card[0],
         used_bytes=card and card[1],
         own_bytes=card and card[2],
-        proof=found["proof"],
-        proven=probe.changed_at(Path(server["proof"])) if found["proof"] else None,
+        proof=proof,
+        proven=probe.changed_at(Path(server["proof"])) if proof else None,
         failed=max(found["failed"].values(), key=lambda one: one["when"], default=None),
         gated=found["file"] is None or found["file"]["sha256"] == found["good"],
     )

@@ -536,7 +536,8 @@ def stays_rows(whole: Teardown) -> Iterable[Row]:
         yield label, f"{driver_words(whole)}, with {kept} (--data remove_driver=true)"
     ours = any(_DRIVER.fullmatch(one) for one in whole.brought_by_driver)
     if not ours and any(_DRIVER.fullmatch(one) for one in whole.deployed_packages):
-        yield "driver", "it was there before the deploy: it stays, without our pin and holds"
+        kept = "; our pin stays with the toolkit" if whole.keeps_packages else " and pin"
+        yield "driver", f"it was there before the deploy: it stays, without our holds{kept}"
     for name, version in sorted(whole.replaced.items()):
         yield "package", f"{name} {version} was there before; it is not put back"
     if whole.auto:

@@ -102,9 +102,9 @@ def test_from_a_clone_to_a_token(control: Control, box: Box, jump: Box) -> None:
     for words in (
         "http://localhost:8000/v1",
         "draft tokens accepted",
-        "ssh -NL 8000:localhost:8000 ai-box",
-        "aibox status",
-        "python -m tasks.drift",
+        "ssh -fNL 8000:localhost:8000 ai-box",
+        "curl -s localhost:8000/v1/chat/completions",
+        "ssh -t ai-box sudo /opt/aibox/current/bin/aibox status",
     ):
         assert words in last_screen, last_screen
     assert asked_for_a_completion(box)

@@ -62,7 +62,7 @@ def test_it_asks_for_the_reboot_that_it_cannot_do(box: Box) -> None:
 def test_a_box_builds_itself(box: Box) -> None:
     done = box.run(f"{DEPLOY} -y", user="admin", timeout_s=600)
     assert "draft tokens accepted" in done.stderr
-    assert "next        curl -s localhost:8000/v1/models" in done.stderr
+    assert "next        curl -s localhost:8000/v1/chat/completions" in done.stderr
     assert asked_for_a_completion(box)
     assert_driver(box, DRIVER)
     again = box.run(f"{DEPLOY} -y", user="admin", timeout_s=300)

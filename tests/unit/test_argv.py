@@ -117,14 +117,20 @@ def test_every_wrong_flag_of_a_line_is_found_at_once(ask: Ask) -> None:
     }
 
 
-def test_a_deprecated_method_and_a_shortened_name_are_warnings(ask: Ask) -> None:
+def test_a_deprecated_method_is_a_warning(ask: Ask) -> None:
     config = '{"method":"qwen3_5_mtp","num_speculative_tokens":2}'
-    answer = ask("--speculative-config", config, "--max-num-seq", "4")
+    answer = ask("--speculative-config", config)
     assert answer["faults"] == []
     assert {(row["flag"], row["text"]) for row in answer["warnings"]} == {
         ("speculative-config", "method qwen3_5_mtp is deprecated; write mtp"),
-        ("max-num-seq", "is short for max-num-seqs; write the whole name"),
     }
+
+
+def test_a_shortened_name_is_refused_although_vllm_would_take_it(ask: Ask) -> None:
+    """Beside the card's own flag only their order would say which one counts."""
+    (fault,) = ask("--max-num-seqs", "8", "--max-num-seq", "4")["faults"]
+    assert fault["found"] == "max-num-seq is only the beginning of max-num-seqs"
+    assert fault["expected"] == "the whole name"
 
 
 def test_underscores_equal_signs_and_dotted_names_are_read_as_vllm_does(ask: Ask) -> None:
