@@ -275,6 +275,7 @@ def test_a_stranger_who_runs_our_release_is_not_cut_off(make_box: MakeBox, data:
 # --- a person's own server -----------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_persons_own_unit_comes_back_and_serves(
     make_box: MakeBox, hub: Hub, data: HostData
 ) -> None:
