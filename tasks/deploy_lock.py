@@ -21,10 +21,10 @@ from pyinfra.connectors.ssh import SSHConnector
 from pyinfra.connectors.util import extract_control_arguments, make_unix_command_for_host
 
 from aibox.box import deploy_lock
+from aibox.decide.figures import duration
 from aibox.decide.refusal import Refusal
 from tasks import fact_pipelining
 from tasks.operations import Commands, connector_arguments, refused
-from tasks.progress import duration
 
 SOURCE = Path(deploy_lock.__file__).read_text()
 ANSWER_TIMEOUT_S = 30

@@ -92,12 +92,12 @@ print(json.dumps(module.QUESTIONS[sys.argv[1]](json.loads(sys.argv[2]))))
 
 
 @cache
-def loader() -> str:
+def loader(modules: tuple[ModuleType, ...]) -> str:
     """A program that makes these modules on a box without aibox, and asks the last of them.
 
     Packed: as they are they would not fit into one argument of a command (128 KiB).
     """
-    texts = {one.__name__: Path(str(one.__file__)).read_text() for one in DISCOVERS}
+    texts = {one.__name__: Path(str(one.__file__)).read_text() for one in modules}
     return LOADER % base64.b64encode(zlib.compress(json.dumps(texts).encode(), 9)).decode()
 
 
@@ -109,7 +109,9 @@ class Discovery(FactBase["Any | None"]):
             "timeout 60 python3 -",
             QuoteString(question),
             QuoteString(asked),
-            "<<'END_OF_DISCOVERY' 2>/dev/null || echo null\n" + loader() + "END_OF_DISCOVERY\n",
+            "<<'END_OF_DISCOVERY' 2>/dev/null || echo null\n"
+            + loader(DISCOVERS)
+            + "END_OF_DISCOVERY\n",
         )
 
     def process(self, output: list[str]) -> Any | None:

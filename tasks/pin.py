@@ -35,6 +35,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from aibox.box.job import write_whole
 from aibox.card import CardError, ModelCard, load_card, load_weights_lock, lock_path
+from aibox.decide.figures import size
 from aibox.decide.hub import WHERE_TOKEN
 from aibox.decide.pins import changes, judge_paths, lock_text, read_by_vllm
 from aibox.decide.refusal import Refusal
@@ -43,7 +44,6 @@ from aibox.faults import faults_of
 from aibox.kinds import ControlFolder, ModelName, Url
 from tasks.box import PROJECT
 from tasks.hub_token import TokenError, token
-from tasks.progress import size
 
 METADATA_TIMEOUT_S = 30
 

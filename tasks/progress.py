@@ -9,6 +9,8 @@ from typing import Any
 import click
 from pyinfra.api import Host
 
+from aibox.decide.figures import duration, size
+
 POLL_S = 1.0
 WITHOUT_TERMINAL_S = 10.0
 BYTES = ("bytes", "")  # units that are shown as sizes
@@ -62,19 +64,3 @@ def amount(done: float, total: float, unit: str) -> str:
     if unit in BYTES:
         return f"{size(done)} of {size(total)}"
     return f"{done:.0f} of {total:.0f} {unit}"
-
-
-def size(number: float) -> str:
-    """Bytes in decimal units, as disks and cards are sold."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if number >= factor:
-            return f"{number / factor:.1f} {unit}"
-    return f"{number:.0f} B"
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

@@ -15,10 +15,11 @@ from pyinfra.connectors.local import LocalConnector
 from pyinfra.connectors.ssh import SSHConnector
 from pyinfra.connectors.util import clear_askpass_cache
 
+from aibox.decide.figures import duration
 from aibox.decide.refusal import Refusal
 from tasks import connection, deploy_lock, fact_pipelining
 from tasks.operations import Commands, connector_arguments, refused, say_refusal
-from tasks.progress import WITHOUT_TERMINAL_S, duration
+from tasks.progress import WITHOUT_TERMINAL_S
 
 BOOT_ID = "cat /proc/sys/kernel/random/boot_id"
 # Detached: the command must end well before the connection does.

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import zlib
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,7 +28,7 @@ from aibox.decide.refusal import Refusal
 from aibox.decide.teardown import Plan, Wish
 from tasks import aibox_wheel, drift_timer, invocation
 from tasks.box import AIBOX_FOLDER
-from tasks.facts import LOADER, Login, parsed
+from tasks.facts import Login, loader, parsed
 from tasks.operations import Commands, follow_job, refused, say_refusal, start_job
 from tasks.preflight import refusals_of_login
 
@@ -44,12 +41,17 @@ _one_at_a_time = BoundedSemaphore()  # boxes are looked at beside each other; a 
 AGAIN = "run the teardown again: it goes on from what is there"
 
 
+MODULES: tuple[ModuleType, ...] = (aibox, aibox.box, probe, ours)
+
+
 class Ours(FactBase[Any]):
     """One answer of aibox/box/ours.py, which is sent along: a box may hold no aibox any more."""
 
     def command(self, question: str, asked: str = "{}") -> StringCommand:
         words = QuoteString(question), QuoteString(asked)
-        return StringCommand("python3 -", *words, "<<'END_OF_OURS'\n" + program() + "END_OF_OURS\n")
+        return StringCommand(
+            "python3 -", *words, "<<'END_OF_OURS'\n" + loader(MODULES) + "END_OF_OURS\n"
+        )
 
     def process(self, output: list[str]) -> Any:
         return parsed(output)
@@ -64,14 +66,6 @@ class Exists(FactBase[bool]):
 
     def process(self, output: list[str]) -> bool:
         return output[-1:] == ["yes"]
-
-
-@cache
-def program() -> str:
-    """The two modules packed, as they are they would not fit into one argument of a command."""
-    modules: tuple[ModuleType, ...] = (aibox, aibox.box, probe, ours)
-    texts = {one.__name__: Path(str(one.__file__)).read_text() for one in modules}
-    return LOADER % base64.b64encode(zlib.compress(json.dumps(texts).encode(), 9)).decode()
 
 
 # --- before the plan -----------------------------------------------------------------------------

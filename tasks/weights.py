@@ -9,6 +9,7 @@ from typing import Any
 from pyinfra import host, state
 from pyinfra.api import QuoteString, StringCommand, deploy, operation
 
+from aibox.decide.figures import size
 from aibox.decide.manifest import DEPLOYED
 from aibox.decide.refusal import Refusal
 from aibox.decide.server import proof_is_owed
@@ -36,7 +37,6 @@ from tasks.operations import (
     say_refusal,
     start_job,
 )
-from tasks.progress import size
 from tasks.server import server_state
 
 

@@ -16,6 +16,7 @@ from aibox.decide.driver_evidence import Evidence
 from aibox.decide.figures import GB, gigabytes
 from aibox.decide.foreign import is_loopback
 from aibox.decide.launch import Launch
+from aibox.decide.plan import labelled
 from aibox.decide.preflight import BoxReport
 from aibox.decide.refusal import Refusal
 from aibox.decide.secrecy import words_without_secrets
@@ -40,20 +41,16 @@ def page(
     rows += _driver(evidence, wanted)
     if found is None:
         return [*rows, ("serves", "the box gave no answer: what runs on it is not known")]
-    rows += _labelled("serves", _servers(found))
-    rows += _labelled("weights", _held(found, ours))
-    rows += _labelled("ports", _ports(found, ours))
+    rows += labelled("serves", _servers(found))
+    rows += labelled("weights", _held(found, ours))
+    rows += labelled("ports", _ports(found, ours))
     theirs = adopting.adopted(found.servers, ours)
     if theirs is None or theirs.launch is None:
         return rows
-    rows += _labelled("changes", adopting.changes(theirs, ours))
+    rows += labelled("changes", adopting.changes(theirs, ours))
     for one in adopting.consequences(theirs, theirs.launch, ours, found):
         rows += [("mind", one.what), ("", f"  {one.keep}")]
-    return rows + _labelled("stays", adopting.stays(theirs, ours))
-
-
-def _labelled(label: str, texts: Sequence[str]) -> Rows:
-    return [(label if at == 0 else "", text) for at, text in enumerate(texts)]
+    return rows + labelled("stays", adopting.stays(theirs, ours))
 
 
 # --- the machine ---------------------------------------------------------------------------------
@@ -85,7 +82,7 @@ def _cards(report: BoxReport, evidence: Evidence, wanted: DriverWanted) -> Rows:
             else f"not one of gpu_pci_ids ({', '.join(wanted.pci_ids)})"
         )
         texts.append(f"{name} ({card.id}, held by {card.driver or 'no module'}): {verdict}")
-    return _labelled("card", texts)
+    return labelled("card", texts)
 
 
 def _driver(evidence: Evidence, wanted: DriverWanted) -> Rows:

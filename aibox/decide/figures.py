@@ -18,3 +18,19 @@ def gigabytes_and_mebibytes(size: int) -> str:
 def gibibytes(size: int) -> str:
     """Bytes as vLLM and torch print them, two digits: 102641958912 -> "95.59 GiB"."""
     return f"{size / GIB:.2f} GiB"
+
+
+def size(number: float) -> str:
+    """Bytes in decimal units, as disks and cards are sold."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if number >= factor:
+            return f"{number / factor:.1f} {unit}"
+    return f"{number:.0f} B"
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from aibox.decide.figures import GB, gigabytes
+from aibox.decide.figures import duration, gigabytes, size
 from aibox.decide.preflight import BoxReport, Need
 
 Rows = list[tuple[str, str]]
@@ -91,16 +91,16 @@ def rows(facts: PlanFacts) -> Rows:
     return [
         ("steps", _steps(facts.steps)),
         *([("pins", facts.pins)] if facts.pins else []),
-        *_labelled("fetches", [*_fetches(facts.fetches), *_how_long(facts.fetches, facts.rate)]),
-        *_labelled("disk", [_disk(one) for one in facts.disks]),
+        *labelled("fetches", [*_fetches(facts.fetches), *_how_long(facts.fetches, facts.rate)]),
+        *labelled("disk", [_disk(one) for one in facts.disks]),
         ("reboot", _reboot(facts.reboot)),
         ("service", _service(facts.service)),
-        *_labelled("replaces", list(facts.replaced) or ["nothing of yours"]),
-        *_labelled("undo", _undo(facts)),
+        *labelled("replaces", list(facts.replaced) or ["nothing of yours"]),
+        *labelled("undo", _undo(facts)),
     ]
 
 
-def _labelled(label: str, texts: Sequence[str]) -> Rows:
+def labelled(label: str, texts: Sequence[str]) -> Rows:
     return [(label if at == 0 else "", text) for at, text in enumerate(texts)]
 
 
@@ -193,17 +193,6 @@ def _undo(facts: PlanFacts) -> list[str]:
     return texts
 
 
-def size(number: float) -> str:
-    """Bytes in decimal units."""
-    for unit, factor in (("GB", GB), ("MB", 10**6), ("kB", 10**3)):
-        if number >= factor:
-            return f"{number / factor:.1f} {unit}"
-    return f"{number:.0f} B"
-
-
 def span(seconds: float) -> str:
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    """Nothing takes no time at all."""
+    return duration(max(1.0, seconds))

@@ -122,9 +122,9 @@ def standin(hub: str) -> HostData:
     }
 
 
-def command_line(*words: str) -> list[str]:
-    """pyinfra with options, the rehearsal's inventory and the product's deploy.py."""
-    return [sys.executable, "-m", "pyinfra", *words, str(HERE / "inventory.py"), "deploy.py"]
+def command_line(*words: str, entry: str = "deploy.py") -> list[str]:
+    """pyinfra with options, the rehearsal's inventory and one of the product's entries."""
+    return [sys.executable, "-m", "pyinfra", *words, str(HERE / "inventory.py"), entry]
 
 
 def environment(boxes: Mapping[Box, HostData], folder: Path) -> dict[str, str]:
@@ -135,11 +135,16 @@ def environment(boxes: Mapping[Box, HostData], folder: Path) -> dict[str, str]:
     return {**os.environ, "REHEARSAL_BOXES": str(written), "PYINFRA_PROGRESS": "off"}
 
 
-def deploy(boxes: Mapping[Box, HostData], *words: str, timeout_s: float = 900) -> Deploy:
-    """One run, with its output kept. `words` are pyinfra's options, such as -y or --dry."""
+def deploy(
+    boxes: Mapping[Box, HostData], *words: str, timeout_s: float = 900, entry: str = "deploy.py"
+) -> Deploy:
+    """One run, with its output kept. `words` are pyinfra's options, such as -y or --dry.
+
+    entry: the file that is run, of those that are made to be.
+    """
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
-            command_line(*words),
+            command_line(*words, entry=entry),
             cwd=CHECKOUT,
             env=environment(boxes, Path(folder)),
             stdin=subprocess.DEVNULL,

@@ -7,12 +7,8 @@ whose release and weights are there already.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,8 +35,7 @@ from tests.rehearsal.candidates import (
 )
 from tests.rehearsal.conftest import MakeBox
 from tests.rehearsal.emulation.hub import Hub
-from tests.rehearsal.machine import CHECKOUT
-from tests.rehearsal.provision import HERE, Deploy, HostData, deploy, environment, standin
+from tests.rehearsal.provision import Deploy, HostData, deploy, standin
 from tests.rehearsal.seed_box import (
     HOME,
     VENV,
@@ -64,19 +59,7 @@ CONTROL, TURNING = "/etc/systemd/system.control", "/etc/systemd/aibox"
 
 def rolled_back(box: Box, data: HostData, *words: str) -> Deploy:
     """`pyinfra inventory tasks/rollback.py`, as a person runs it."""
-    command = [sys.executable, "-m", "pyinfra", "-y", *words]
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [*command, str(HERE / "inventory.py"), "tasks/rollback.py"],
-            cwd=CHECKOUT,
-            env=environment({box: data}, Path(folder)),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-    return Deploy(done.returncode, done.stderr, done.stdout)
+    return deploy({box: data}, "-y", *words, timeout_s=300, entry="tasks/rollback.py")
 
 
 def weights_sent(hub: Hub) -> int:

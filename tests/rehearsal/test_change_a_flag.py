@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -21,8 +18,7 @@ from tests.rehearsal.candidates import (
     scripted,
 )
 from tests.rehearsal.emulation.hub import Hub
-from tests.rehearsal.machine import CHECKOUT
-from tests.rehearsal.provision import Deploy, HostData, command_line, deploy, environment, standin
+from tests.rehearsal.provision import Deploy, HostData, deploy, standin
 from tests.rehearsal.refusal import the_one_refusal
 
 AIBOX = "/opt/aibox/current/bin/aibox"
@@ -50,19 +46,7 @@ def with_sequences(data: HostData, number: int) -> HostData:
 
 def rollback(box: Box, data: HostData, *words: str) -> Deploy:
     """`pyinfra inventory tasks/rollback.py`, as a person types it, but for the inventory."""
-    typed = ["tasks/rollback.py" if word == "deploy.py" else word for word in command_line("-y")]
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [*typed, *words],
-            cwd=CHECKOUT,
-            env=environment({box: data}, Path(folder)),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-    return Deploy(done.returncode, done.stderr, done.stdout)
+    return deploy({box: data}, "-y", *words, timeout_s=120, entry="tasks/rollback.py")
 
 
 def test_a_start_that_fails_is_explained_and_undone(box: Box, data: HostData) -> None:

@@ -26,6 +26,7 @@ from tests.rehearsal.seed_box import his, make_seed_box
 from tests.rehearsal.terminal import Terminal
 
 ALL = ("--data", "remove_weights=true", "--data", "remove_driver=true")
+ENTRY = "tasks/teardown.py"
 NOTHING = "nothing of ours is on this box"
 RELEASES, MODELS, STATE = "/opt/vllm/releases", "/srv/models", "/var/lib/aibox"
 
@@ -40,23 +41,11 @@ TOUCHED = re.compile(
 
 def typed(*words: str) -> list[str]:
     """`pyinfra inventory tasks/teardown.py`, as a person types it, but for the inventory."""
-    every = command_line(*words)
-    return ["tasks/teardown.py" if word == "deploy.py" else word for word in every]
+    return command_line(*words, entry=ENTRY)
 
 
 def teardown(box: Box, data: HostData, *words: str) -> Deploy:
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            typed(*words),
-            cwd=CHECKOUT,
-            env=environment({box: data}, Path(folder)),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
-    ended = Deploy(done.returncode, done.stderr, done.stdout)
+    ended = deploy({box: data}, *words, timeout_s=300, entry=ENTRY)
     assert "Traceback" not in ended.said, ended.said
     return ended
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tasks.progress import described, duration, size
+from aibox.decide.figures import duration, size
+from tasks.progress import described
 
 
 def report(**changes: Any) -> dict[str, Any]:
