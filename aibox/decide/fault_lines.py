@@ -149,7 +149,8 @@ class Stream:
                 _slice(self.lines[at].text, start - self.starts[at], stop - self.starts[at])
             )
             start, at = stop, at + 1
-        whole = len(pieces) < 2 or pieces[0].startswith("/") or pieces[-1][:1].isdigit()
+        broken = re.match(r"\.?\d", pieces[-1]) is not None  # "8" and ".1" are 8.1
+        whole = len(pieces) < 2 or pieces[0].startswith("/") or broken
         return ("" if whole else " ").join(pieces)
 
 

@@ -671,6 +671,13 @@ def test_a_line_may_be_broken_anywhere(data: st.DataObject) -> None:
     ]
 
 
+def test_a_number_may_be_broken_before_its_point() -> None:
+    line = next(row[0] for row in OURS if "(8.1 GiB KV cache is needed" in row[0])
+    cut = line.index(".1 GiB KV")
+    (cause,) = diagnose([VLLM + line[:cut], VLLM + line[cut:]], ABOUT)
+    assert "needs 8.1 GiB of KV cache" in cause.found
+
+
 @pytest.mark.parametrize("row", OURS, ids=lambda row: f"{row[1]}-{row[0][:24]}")
 def test_a_head_in_the_middle_of_a_line(
     row: tuple[str, str, list[str], list[str], bool],
