@@ -141,6 +141,8 @@ class Stream:
 
     def _written(self, start: int, end: int) -> str:
         """A group as it was written, with the spaces of a path; numbers that were broken whole."""
+        if start == end:  # a group that took nothing
+            return ""
         at = bisect_right(self.starts, start) - 1
         pieces = []
         while start < end:
