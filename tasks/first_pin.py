@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,17 +45,23 @@ def pinned(settings: Settings, commit_there: Callable[[Settings], str | None]) -
     path = lock_path(settings.cards, settings.model)
     with _one_at_a_time:
         if path not in _asked:
-            _asked[path] = asked_now(settings, commit_there(settings) or "main")
+            source = pin.Source(
+                model=settings.model, hub=settings.hub, cards_folder=settings.cards_folder
+            )
+            _asked[path] = asked_now(source, commit_there(settings))
         lock = _asked[path]
     if isinstance(lock, Refusal):
         return Pinned(settings, lock)
     return Pinned(settings.pinned_at(lock))
 
 
-def asked_now(settings: Settings, revision: str) -> WeightsLock | Refusal:
-    source = pin.Source(model=settings.model, hub=settings.hub, cards_folder=settings.cards_folder)
+def asked_now(source: pin.Source, there: str | None) -> WeightsLock | Refusal:
+    """The lock of the commit that a box holds, or of the newest where the hub has that no more."""
     try:
-        return pin.asked_of_the_hub(source, revision)
+        if there is not None:
+            with suppress(pin.UnknownRevisionError):
+                return pin.asked_of_the_hub(source, there)
+        return pin.asked_of_the_hub(source, "main")
     except (pin.PinError, TokenError) as error:
         return error.refusal
     except CardError as error:
@@ -66,7 +73,8 @@ def missing(settings: Settings) -> Refusal:
         f"the weights of {settings.model} are not pinned: there is no "
         f"{settings.cards_folder}/{settings.model}.lock.json",
         "a lock with one commit of the weights and the sum of each file",
-        f"`make lock-model MODEL={settings.model}`, or deploy on a terminal, which pins them too",
+        f"`make lock-model MODEL={settings.model}`, or deploy on a terminal without -y and --json: "
+        "it shows what it would pin, and pins it when you agree",
     )
 
 

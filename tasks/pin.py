@@ -56,6 +56,10 @@ class PinError(Exception):
         super().__init__(str(self.refusal))
 
 
+class UnknownRevisionError(PinError):
+    """The hub has the repository, and nothing of it under this name."""
+
+
 class Source(BaseModel):
     """What pinning needs of the settings."""
 
@@ -261,7 +265,7 @@ def in_words(hub: str, card: ModelCard, revision: str) -> Iterator[None]:
             f"correct `repository` in the card; for a private one put a token into {WHERE_TOKEN}",
         ) from None
     except RevisionNotFoundError:
-        raise PinError(
+        raise UnknownRevisionError(
             f"{repository} has no revision {revision!r}",
             "a branch, a tag or a commit of 40 hex digits",
             f"look at {hub}/{repository}/commits/main and name one with --revision",

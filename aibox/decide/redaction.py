@@ -11,40 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 
-_PEM = re.compile(
-    r"-----BEGIN (?P<what>[A-Z0-9 ]+)-----.*?(?:-----END (?P=what)-----|\Z)", re.DOTALL
-)
-_SECRETIVE = (
-    r"[\w-]*(?:token|key|secret|passw(?:or)?[dt]|passphrase|credentials?|"
-    r"signature|cookie|(?<=_)(?:pass|pwd|pat))"
-)
-# `KEY=value`, `"api_key": "value"`, `--hf-token value`; a list of several behind one name.
-_NAMED = re.compile(
-    rf"""(?P<name> (?:--|\b){_SECRETIVE} )
-        (?P<between> \\?["']? (?: \s*[=:]\s* | [ \t]+(?=[^-\s=:]) | ,\s*(?=\\?["'][^-]) ) )
-        (?P<value> \[ [^\]\n]* \] | \\?"(?:[^"\\]|\\.)*\\?" | '[^'\n]*' | [^\s"',;&]+ )
-        (?P<more> (?:[ \t]+(?![\w-]+=)(?:"[^"\n]*"|'[^'\n]*'|[^\s"'-][^\s"']*))* )""",
-    re.IGNORECASE | re.VERBOSE,
-)
-# Names that end like a secret and hold none.
-_HARMLESS = re.compile(
-    r"(?:config_key|(?:num|max|spec|draft|eos|bos|pad)\w*[_-]?token|(?:public|nvidia|signing)[_-]key|"
-    r"key|pubkey|monkey|tokenizer.*|keyring|cache[_-]key|block[_-]key|nvidia_key|config-key)$",
-    re.IGNORECASE,
-)
-_HEADER = re.compile(
-    r"(?P<head>\b(?:proxy-)?authorization[\"']?\s*[:=]\s*[\"']?(?:[A-Za-z][\w-]*\s+)?)"
-    r"(?P<value>[^\s\"',]+)",
-    re.IGNORECASE,
-)
-_SCHEME = re.compile(r"\b(?P<head>(?:bearer|basic)\s+)(?P<value>[A-Za-z0-9+/=._~-]{6,})", re.I)
-_KNOWN_TOKENS = re.compile(
-    r"\b(?:hf_(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{8,}|api_org_[A-Za-z0-9]{8,}|sk-[\w-]{8,}|gh[pousr]_\w{16,}|"
-    r"github_pat_\w{16,}|glpat-[\w-]{12,}|xox[abprs]-[\w-]{8,}|AKIA[0-9A-Z]{12,}|"
-    r"eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*|nvapi-[\w-]{12,}|wandb_\w{12,})"
-)
-_IN_URL = re.compile(r"(?P<head>[a-z][\w+.-]*://)[^/\s@'\"]+@")
-_COOKIE = re.compile(r"(?P<head>\b(?:set-)?cookie[\"']?\s*:\s*)[^\n]+", re.IGNORECASE)
+from aibox.decide.secrecy import secrets_hidden
+
 _HOME = re.compile(r"(?P<head>/(?:home|Users)/)(?P<name>[^/\s\"':;,)\]}]+)")
 _MAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 _IPV4 = re.compile(r"(?<![\w.])(?<!==)(?:\d{1,3}\.){3}\d{1,3}(?![\w]|\.\d)")
@@ -70,6 +38,7 @@ class Redactor:
 
     def __call__(self, text: str) -> str:
         self._people |= {found["name"] for found in _HOME.finditer(text)} - {"linuxbrew"}
+        text = secrets_hidden(text, self._hidden)
         for pattern, hide in self._steps():
             text = pattern.sub(hide, text)
         return self._names(text)
@@ -80,13 +49,6 @@ class Redactor:
 
     def _steps(self) -> list[tuple[re.Pattern[str], Callable[[re.Match[str]], str]]]:
         return [
-            (_PEM, lambda found: self._hidden(f"PEM block ({found['what'].lower()})")),
-            (_COOKIE, lambda found: found["head"] + self._hidden("cookie")),
-            (_HEADER, lambda found: found["head"] + self._hidden("authorization")),
-            (_SCHEME, lambda found: found["head"] + self._hidden("authorization")),
-            (_IN_URL, lambda found: found["head"] + self._hidden("password in a URL") + "@"),
-            (_KNOWN_TOKENS, lambda _found: self._hidden("token")),
-            (_NAMED, self._named),
             (_PROMPT, lambda found: found["head"] + self._hidden("prompt")),
             (_HOME, lambda found: found["head"] + self._numbered("user", found["name"])),
             (_MAIL, lambda _found: self._hidden("mail address")),
@@ -107,16 +69,6 @@ class Redactor:
 
     def _count(self, what: str) -> int:
         return sum(kind == what for kind, _ in self._numbers)
-
-    def _named(self, found: re.Match[str]) -> str:
-        name, value = found["name"], found["value"].strip("\"'\\")
-        plain = value in ("", "[]", "None", "null", "***", "True", "False", "true", "false")
-        if plain or value.startswith("(hidden") or _HARMLESS.fullmatch(name.lstrip("-")):
-            return found[0]
-        if found["between"].strip(" \t\\\"'") == "" and not name.startswith("--"):
-            return found[0]  # "a token is": a sentence
-        more = found["more"] if not name.startswith("--") else ""
-        return f"{name}{found['between']}{self._hidden('key or token')}{more}"
 
     def _address(self, found: re.Match[str]) -> str:
         try:

@@ -24,7 +24,7 @@ PASSING_MOUNTS = re.compile(r"/run/(user|credentials)/")
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Every file {path: what it is}, every package with its state, every unit with its state, every mount."""
+    """Every file {path: what it is}, every package and every unit with its state, every mount."""
 
     files: dict[str, str]
     packages: frozenset[str]

@@ -19,7 +19,7 @@ import pytest
 
 from aibox.decide.pins import judge_paths, read_by_vllm
 from aibox.decide.weights import WeightsLock
-from tasks import hub_token, pin
+from tasks import first_pin, hub_token, pin
 from tests.rehearsal.emulation.hub import MODELS, PROJECT, Hub
 
 NAME = "tiny-qwen3.5-mtp"
@@ -217,6 +217,16 @@ def test_a_commit_can_be_named(cards: Path, hub: Hub) -> None:
     commit = json.loads((CARDS / LOCK).read_text())["commit"]
     assert pinned(cards, hub.url, "--revision", commit).returncode == 0
     refused(pinned(cards, hub.url, "--revision", "0" * 40), "no revision '0000")
+
+
+@pytest.mark.parametrize("there", [None, "0" * 40])
+def test_a_first_pin_takes_the_newest_where_the_hub_has_not_what_the_box_holds(
+    cards: Path, hub: Hub, there: str | None
+) -> None:
+    source = pin.Source(model=NAME, hub=hub.url, cards_folder=str(cards))
+    lock = first_pin.asked_now(source, there)
+    assert isinstance(lock, WeightsLock)
+    assert lock == pin.asked_of_the_hub(source, "main")
 
 
 def test_a_repository_that_the_hub_does_not_know(cards: Path, hub: Hub) -> None:

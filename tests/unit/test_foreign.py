@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from aibox.decide.foreign import Declared, Foreign, foreign_in, is_loopback, said, sort
-from aibox.decide.secrecy import HIDDEN, without_secrets
+from aibox.decide.secrecy import HIDDEN, without_secrets, words_without_secrets
 
 UNIT = "vllm-coder.service"
 FILE = f"/etc/systemd/system/{UNIT}"
@@ -135,6 +135,11 @@ def test_a_drop_in_shows_what_it_says() -> None:
         'Environment="HF_TOKEN=hunter2 hunter2"',
         "ExecStart=vllm serve x --api-key hunter2 --seed 7",
         "ExecStart=vllm serve x --api-key \\\n    hunter2",
+        "ExecStart=vllm serve x --api-key one hunter2",
+        "ExecStart=vllm serve x --api-key \\\n    one \\\n    hunter2 \\\n    --seed 7",
+        "LITELLM_MASTER_KEY=hunter2",
+        "AUTH=hunter2",
+        "Environment=BASIC_AUTH=hunter2",
         "it runs with --api-key=hunter2, which is not wanted",
         '{"api_key":"hunter2"}',
         "MY_PASSWORD = hunter2",
@@ -151,6 +156,22 @@ def test_a_secret_is_hidden(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (
+            "vllm serve --api-key one two --seed 7",
+            "vllm serve --api-key (hidden) (hidden) --seed 7",
+        ),
+        ("vllm serve --api-key=one two", "vllm serve --api-key=(hidden) (hidden)"),
+        ("env VLLM_API_KEY=one vllm", "env VLLM_API_KEY=(hidden) vllm"),
+        ("vllm serve --max-num-batched-tokens 8 m", "vllm serve --max-num-batched-tokens 8 m"),
+    ],
+)
+def test_a_secret_is_hidden_word_by_word(words: str, shown: str) -> None:
+    assert " ".join(words_without_secrets(words.split())) == shown
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "--max-num-batched-tokens 8192",
@@ -158,6 +179,8 @@ def test_a_secret_is_hidden(text: str) -> None:
         "--tokenizer-mode auto",
         "ExecStart=/opt/vllm/bin/vllm serve /srv/models/x",
         "hub=https://huggingface.co",
+        "Authors=them",
+        "--stream-interval 1 --enable-auto-tool-choice --tool-call-parser qwen3_coder",
         "TimeoutStartSec=930",
     ],
 )
