@@ -575,6 +575,7 @@ def server(asked: dict[str, Any]) -> dict[str, Any]:
         "proof": record_in(Path(asked["proof"])),
         "good": last_good("sha256"),
         "good_release": last_good("release_id"),
+        "good_how": last_good("how"),
         "tried": file_stamp(f"/run/systemd/system.control/{asked['unit']}"),
         "failed": record_in(SERVER_STATE / "failed.json") or {},
         "changed": {

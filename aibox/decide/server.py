@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aibox.decide.history import BY_ROLLBACK
 from aibox.decide.secrecy import without_secrets
 from aibox.decide.unit import differences
 
@@ -141,6 +142,8 @@ def switching(
         reasons.append(f"{state['tried']['path']} is left of a switch that was cut off")
     if not reasons and not good:
         reasons.append("it has not passed its gate yet")
+    if not good and state["good_how"] == BY_ROLLBACK and runs_from["sha256"] == state["good"]:
+        reasons.append("you went back to it by a rollback; a deploy goes forward again")
     return Switching(reasons, restart)
 
 

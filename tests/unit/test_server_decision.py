@@ -48,6 +48,7 @@ def state(**changes: Any) -> dict[str, Any]:
         "installed": {"path": "/etc/x", "sha256": SUM, "changed": 1000.0},
         "good": SUM,
         "good_release": "r",
+        "good_how": "deploy",
         "tried": None,
         "failed": {},
     }
@@ -204,6 +205,17 @@ NOT_WANTED = "its unit file is not the wanted one"
         pytest.param(installed(OTHER_TEXT), OTHER_TEXT, [NOT_WANTED], True, id="another user"),
         pytest.param(
             installed(OTHER_WORDS), OTHER_WORDS, [NOT_WANTED], False, id="another comment"
+        ),
+        pytest.param(
+            installed(
+                OTHER_TEXT,
+                good=hashlib.sha256(OTHER_TEXT.encode()).hexdigest(),
+                good_how="rollback",
+            ),
+            OTHER_TEXT,
+            [NOT_WANTED, "you went back to it by a rollback; a deploy goes forward again"],
+            True,
+            id="after a rollback",
         ),
         pytest.param(
             state(
