@@ -35,6 +35,10 @@ from tasks.facts import Login, Probe
 from tasks.first_pin import Pinned
 from tasks.operations import say_refusal
 
+WHERE_SETTINGS_ARE = (
+    "correct it where you said it: group_data/site.py, inventory or --data; "
+    "group_data/all.py has every setting with its default"
+)
 REPOSITORY_TIMEOUT_S = 300  # the distribution's own lists are fetched with it
 
 _loaded: dict[str, Settings] = {}
@@ -61,7 +65,7 @@ def settings_of_all_boxes() -> dict[str, Settings]:
         try:
             _loaded.update(load_settings(data, PROJECT, connector_data_meta, need_weights=False))
         except SettingsError as error:
-            raise PyinfraError(str(error)) from None
+            raise PyinfraError(f"{error}\n{WHERE_SETTINGS_ARE}") from None
     return _loaded
 
 

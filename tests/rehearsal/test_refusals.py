@@ -372,6 +372,7 @@ def test_all_faults_of_all_settings_come_in_one_answer(
         assert any(fault.startswith(words) for fault in faults), (words, faults)
     assert len(faults) == 6, faults
     assert "6 settings cannot work" in ended.said
+    assert "group_data/site.py, inventory or --data" in ended.said
     assert sudo_uses(box) == uses
 
 
