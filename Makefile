@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCKS := group_data/locks
 NAME ?= rehearsal
+SIDE_BY_SIDE := -n 2 --dist loadgroup --no-loadscope-reorder
 SOURCES := aibox tasks tests deploy.py config.py inventory group_data
 
 .DEFAULT_GOAL := env
@@ -39,7 +40,7 @@ test-unit: env
 	@$(BIN)/python -m pytest tests/unit
 
 test: lint
-	@$(BIN)/python -m pytest -m "not long" tests/unit tests/rehearsal
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not long" tests/unit tests/rehearsal
 
 test-long: env
 	@$(BIN)/python -m pytest -m long

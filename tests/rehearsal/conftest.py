@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
@@ -41,6 +42,8 @@ DEPLOYED_BY = (
     "tests/rehearsal/provision.py",
 )
 STANDS_ON = {"based": "bare", "driven": "based", "serving": "driven"}
+# Each of pytest-xdist's processes has a hub, to which the boxes that it deploys go back.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 
 
 class RealStarts:
@@ -87,7 +90,7 @@ def bridge() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def hub(bridge: str) -> Iterator[Hub]:
     """The model hub and file server of this session."""
-    port = usual_port(bridge, "tests")
+    port = usual_port(bridge, f"tests{WORKER}")
     with Hub(files=files_folder(), address=bridge, port=port) as running:
         yield running
 
@@ -132,16 +135,16 @@ def layer_of(kind: str, hub: Hub) -> str | None:
         "driven": key_of_driver(),
         "serving": key_of_deploy(hub),
     }[kind]
-    with locked(cache_folder() / "layers" / f"{kind}.lock"):  # several runs of one checkout
-        if not layer_exists(kind, key):
-            build_layer(kind, key, hub)
-            drop_layers(kind, key)
-    return f"{kind}-{key}"
+    name = f"{kind}{WORKER}" if kind == "serving" else kind
+    with locked(cache_folder() / "layers" / f"{name}.lock"):  # several runs of one checkout
+        if not layer_exists(name, key):
+            build_layer(kind, name, key, hub)
+            drop_layers(name, key)
+    return f"{name}-{key}"
 
 
-def build_layer(kind: str, key: str, hub: Hub) -> None:
-    name = f"layer-{kind}"
-    with Box.up(name, layer=layer_of(STANDS_ON[kind], hub)) as box:
+def build_layer(kind: str, name: str, key: str, hub: Hub) -> None:
+    with Box.up(f"layer-{name}", layer=layer_of(STANDS_ON[kind], hub)) as box:
         if kind == "based":
             packages = " ".join(base.PACKAGES)
             box.run(f"apt-get -q update && apt-get -qy install --no-install-recommends {packages}")
@@ -150,7 +153,7 @@ def build_layer(kind: str, key: str, hub: Hub) -> None:
         else:
             ended = deploy({box: standin(hub.url)}, "-y")
             assert ended.code == 0, ended.said
-        box.snapshot(kind, key=key)
+        box.snapshot(name, key=key)
 
 
 def key_of_packages() -> str:

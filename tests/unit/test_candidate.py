@@ -489,7 +489,7 @@ evidences = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(evidences, mappings, st.none() | mappings)
 def test_odd_evidence_is_judged_and_never_raises(
     evidence: Evidence, flags: dict[str, Any], head: dict[str, Any] | None

@@ -246,7 +246,9 @@ def test_weights_are_looked_for_where_a_running_server_has_them(
         assert running.stdout
         running.stdout.readline()
         try:
-            assert probe.weights_places(REPOSITORY) == [hub, str(model)]
+            places = probe.weights_places(REPOSITORY)
+            ours = [one for one in places if one.startswith(str(homes))]  # others may serve as well
+            assert ours == [hub, str(model)]
         finally:
             running.kill()
 

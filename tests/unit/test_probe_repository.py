@@ -151,14 +151,24 @@ def test_what_is_offered_and_what_it_takes(repository: Repository) -> None:
     assert found.removes == ()
 
 
-def test_nothing_of_it_stays(repository: Repository) -> None:
-    def traces() -> list[Path]:
-        return list(Path("/var/tmp").glob("aibox-repository-*"))
+def test_nothing_of_it_stays(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "var/tmp"
+    kept.mkdir(parents=True)
+    folders: list[Path] = []
+    lay_out = probe.lay_out
 
+    def noted(folder: Path, *rest: Any) -> None:
+        folders.append(folder.parent)
+        lay_out(folder, *rest)
+
+    monkeypatch.setattr(probe, "lay_out", noted)
+    monkeypatch.setattr(probe, "ROOT", tmp_path)
     lists = Path("/var/lib/apt/lists")
-    before = sorted(lists.glob("*")), traces()
+    before = sorted(lists.glob("*"))
     assert answer(repository).error is None
-    assert (sorted(lists.glob("*")), traces()) == before
+    assert (sorted(lists.glob("*")), folders, list(kept.iterdir())) == (before, [kept], [])
 
 
 def test_a_version_that_is_not_offered_is_told_by_its_offers(repository: Repository) -> None:
