@@ -12,10 +12,11 @@ from pyinfra import host
 from pyinfra.api import FunctionCommand, Host, State, operation
 
 from aibox.card import CardError, lock_path
+from aibox.decide.pins import summed_up
 from aibox.decide.refusal import Refusal
 from aibox.decide.weights import WeightsLock
 from aibox.settings import Settings
-from tasks import invocation, pin
+from tasks import invocation
 from tasks.drift_report import because
 from tasks.hub_token import TokenError
 from tasks.operations import Commands, say_refusal
@@ -45,18 +46,20 @@ def pinned(settings: Settings, commit_there: Callable[[Settings], str | None]) -
     path = lock_path(settings.cards, settings.model)
     with _one_at_a_time:
         if path not in _asked:
-            source = pin.Source(
-                model=settings.model, hub=settings.hub, cards_folder=settings.cards_folder
+            _asked[path] = asked_now(
+                settings.model, settings.hub, settings.cards_folder, commit_there(settings)
             )
-            _asked[path] = asked_now(source, commit_there(settings))
         lock = _asked[path]
     if isinstance(lock, Refusal):
         return Pinned(settings, lock)
     return Pinned(settings.pinned_at(lock))
 
 
-def asked_now(source: pin.Source, there: str | None) -> WeightsLock | Refusal:
+def asked_now(model: str, hub: str, cards_folder: str, there: str | None) -> WeightsLock | Refusal:
     """The lock of the commit that a box holds, or of the newest where the hub has that no more."""
+    from tasks import pin  # noqa: PLC0415  the hub's client, which hardly any run needs
+
+    source = pin.Source(model=model, hub=hub, cards_folder=cards_folder)
     try:
         if there is not None:
             with suppress(pin.UnknownRevisionError):
@@ -87,7 +90,7 @@ def in_words(settings: Settings) -> str:
     """What the person agrees to with the plan."""
     lock = settings.weights
     return (
-        f"{lock.repository} at {pin.summed_up(lock)}: "
+        f"{lock.repository} at {summed_up(lock)}: "
         f"{settings.cards_folder}/{settings.model}.lock.json is written when you agree"
     )
 
@@ -103,11 +106,13 @@ def recorded(settings: Settings) -> Commands:
 
 
 def write(state: State, host: Host, settings: Settings) -> bool:
+    from tasks import pin  # noqa: PLC0415  the hub's client, which hardly any run needs
+
     path = lock_path(settings.cards, settings.model)
     try:
         pin.write(path, settings.weights)
     except pin.PinError as error:
         say_refusal(host, error.refusal)
         return False
-    host.log(f"{path} is written: {pin.summed_up(settings.weights)}; commit it to your project")
+    host.log(f"{path} is written: {summed_up(settings.weights)}; commit it to your project")
     return True

@@ -35,9 +35,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from aibox.box.job import write_whole
 from aibox.card import CardError, ModelCard, load_card, load_weights_lock, lock_path
-from aibox.decide.figures import size
 from aibox.decide.hub import WHERE_TOKEN
-from aibox.decide.pins import changes, judge_paths, lock_text, read_by_vllm
+from aibox.decide.pins import changes, judge_paths, lock_text, read_by_vllm, summed_up
 from aibox.decide.refusal import Refusal
 from aibox.decide.weights import LockedFile, WeightsLock
 from aibox.faults import faults_of
@@ -144,10 +143,6 @@ def write(path: Path, lock: WeightsLock) -> None:
         write_whole(path, lock_text(lock))
     except OSError as error:
         raise unwritable(error) from None
-
-
-def summed_up(lock: WeightsLock) -> str:
-    return f"{lock.commit[:12]}, {len(lock.files)} files, {size(lock.total_bytes)}"
 
 
 # --- settings, token and the lock that is there ------------------------------------------------

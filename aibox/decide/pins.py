@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
+from aibox.decide.figures import size
 from aibox.decide.refusal import Refusal
 from aibox.decide.weights import WeightsLock, inside
 
@@ -78,3 +79,7 @@ def changes(old: WeightsLock, new: WeightsLock) -> list[str]:
             same = before.size == after.size
             lines.append(f"changed    {path} ({'same size' if same else sizes})")
     return lines
+
+
+def summed_up(lock: WeightsLock) -> str:
+    return f"{lock.commit[:12]}, {len(lock.files)} files, {size(lock.total_bytes)}"

@@ -223,9 +223,9 @@ def test_a_commit_can_be_named(cards: Path, hub: Hub) -> None:
 def test_a_first_pin_takes_the_newest_where_the_hub_has_not_what_the_box_holds(
     cards: Path, hub: Hub, there: str | None
 ) -> None:
+    lock = first_pin.asked_now(NAME, hub.url, str(cards), there)
+    assert isinstance(lock, WeightsLock), lock
     source = pin.Source(model=NAME, hub=hub.url, cards_folder=str(cards))
-    lock = first_pin.asked_now(source, there)
-    assert isinstance(lock, WeightsLock)
     assert lock == pin.asked_of_the_hub(source, "main")
 
 
