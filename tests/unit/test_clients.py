@@ -1,0 +1,74 @@
+"""Configuration for clients: it parses, names what is served, and holds no key."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from aibox.decide import clients
+from aibox.decide.clients import Door, Offer
+
+KEYED = Door("stream", "http://ai-box:4000", "/etc/aibox/stream-keys on the box")
+OPEN = Door("stream", "http://ai-box:4000", None)
+GATEWAY = Door("gateway", "http://ai-box:4001", "secrets/litellm-master-key")
+OFFER = Offer("ai-box", ["qwen3.8-27b", "coder"], 131_072, vision=True, doors=[KEYED, GATEWAY])
+
+
+@pytest.mark.parametrize("door", [KEYED, OPEN], ids=["with a key", "without one"])
+def test_opencode_gets_every_model_with_its_limits(door: Door) -> None:
+    whole = json.loads(clients.opencode(OFFER, door))
+    provider = whole["provider"]["ai-box"]
+    assert provider["options"]["baseURL"] == "http://ai-box:4000/v1"
+    assert provider["options"]["apiKey"] == ("{env:AI_BOX_KEY}" if door.key_place else "none")
+    assert list(provider["models"]) == ["qwen3.8-27b", "coder"]
+    assert provider["models"]["coder"]["limit"] == {"context": 131_072, "output": 32_768}
+    assert whole["model"] == "ai-box/qwen3.8-27b"
+
+
+@pytest.mark.parametrize(
+    ("context", "most"), [(4096, 1024), (131_072, 32_768), (262_144, 65_536), (1_048_576, 65_536)]
+)
+def test_an_answer_has_its_part_of_the_context(context: int, most: int) -> None:
+    assert clients.answer_limit(context) == most
+
+
+@pytest.mark.parametrize("door", [KEYED, OPEN, GATEWAY])
+def test_the_sdks_programs_are_python_and_ask_this_door(door: Door) -> None:
+    for program in (clients.openai_python(OFFER, door), clients.anthropic_python(OFFER, door)):
+        ast.parse(program)
+        assert door.url in program
+        assert ("AI_BOX_KEY" in program) is (door.key_place is not None)
+    assert f'base_url="{door.url}/v1"' in clients.openai_python(OFFER, door)
+    assert f'base_url="{door.url}"' in clients.anthropic_python(OFFER, door)
+
+
+def test_claude_code_gets_one_model_for_all_its_tiers() -> None:
+    lines = clients.claude_code(OFFER, KEYED).splitlines()
+    told = dict(line.removeprefix("export ").split("=", 1) for line in lines[:-1])
+    assert lines[-1] == "claude"
+    assert told["ANTHROPIC_BASE_URL"] == "http://ai-box:4000"
+    assert {value for name, value in told.items() if name.endswith("MODEL")} == {"qwen3.8-27b"}
+
+
+def test_curl_is_one_command_that_a_shell_takes_apart() -> None:
+    words = shlex.split(clients.curl(OFFER, KEYED))
+    assert words[2] == "http://ai-box:4000/v1/chat/completions"
+    assert json.loads(words[-1])["model"] == "qwen3.8-27b"
+
+
+def test_the_page_names_each_door_and_where_its_key_lies_and_uses_the_first() -> None:
+    page = clients.page(OFFER)
+    assert "stream   http://ai-box:4000/v1    its key: /etc/aibox/stream-keys on the box" in page
+    assert "gateway  http://ai-box:4001/v1    its key: secrets/litellm-master-key" in page
+    assert page.count("http://ai-box:4001") == 1
+    assert clients.page(replace(OFFER, doors=[])).startswith("no door is open")
+
+
+def test_without_vision_no_client_sends_images() -> None:
+    whole = json.loads(clients.opencode(replace(OFFER, vision=False), OPEN))
+    model = whole["provider"]["ai-box"]["models"]["coder"]
+    assert (model["attachment"], model["modalities"]["input"]) == (False, ["text"])
