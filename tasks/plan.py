@@ -11,7 +11,7 @@ from aibox.box.good_units import sum_of
 from aibox.decide import driver, driver_sources, history, takeover
 from aibox.decide.figures import GB
 from aibox.decide.plan import Fetch, PlanFacts, Rate, Service, disk_changes, rows
-from aibox.decide.preflight import to_write
+from aibox.decide.preflight import cut_off, to_write
 from tasks import first_pin, page, preflight
 from tasks.box import STATE_FOLDER, Box
 from tasks.facts import Discovery, LaidFile
@@ -22,7 +22,7 @@ from tasks.weights import planned
 HISTORY = f"{STATE_FOLDER}/server/history.json"
 FOUND = f"{STATE_FOLDER}/server/found.json"
 # With a timeout a fact is asked plainly: no later run is to expect this one.
-TIMEOUT_S = 60
+TIMEOUT_S = 90  # more than the box's own limit for it
 MUCH = 100_000_000  # bytes that take a while on a slow line
 
 
@@ -63,7 +63,7 @@ def steps() -> dict[str, tuple[int, int]]:
 def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
     fetches, rate = fetched(box, seen, due)
     offered = seen.offered.needed_bytes if seen.offered else 0
-    service, installed = served(box)
+    service, installed = served(box, seen)
     his = installed is not None and (seen.report.foreign_unit or is_found(installed))
     return PlanFacts(
         steps=steps(),
@@ -72,6 +72,7 @@ def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
         rate=rate,
         disks=disk_changes(seen.report, to_write(seen.report, seen.wanted, offered)),
         reboot=driver.reboot_reasons(seen.evidence, box.driver),
+        cut_off=[cut_off(one, box.settings.server_unit)[0] for one in seen.report.serving],
         service=service,
         replaced=replaced(box, seen, due, his=his),
         found=his and service.restart,
@@ -148,8 +149,11 @@ def is_found(installed: str) -> bool:
         return False
 
 
-def served(box: Box) -> tuple[Service, str | None]:
-    """What its clients will notice, and the text of the unit that lies there."""
+def served(box: Box, seen: Seen) -> tuple[Service, str | None]:
+    """What its clients will notice, and the text of the unit that lies there.
+
+    A person's own may serve on another port than ours will.
+    """
     switching, installed = what_is_due(box, unit_text(box))
     found = server_state(box)
     passed = history.read(recorded())
@@ -158,7 +162,7 @@ def served(box: Box) -> tuple[Service, str | None]:
     return Service(
         unit=box.unit,
         restart=switching.restart,
-        serves=found["health"] == 200,
+        serves=any(one.manager == "system" and one.unit == box.unit for one in seen.report.serving),
         down=next(iter(down), None),
         start=next(iter(starts), None),
         good=found["good"] is not None,

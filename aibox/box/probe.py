@@ -82,6 +82,7 @@ def system(asked: dict[str, Any]) -> dict[str, Any]:
         "clock": time.time(),
         "disks": {folder: disk(folder) for folder in asked["folders"]},
         "ports": {str(port): owner_of(port) for port in asked["ports"]},
+        "serving": serving(asked),
         "dpkg": dpkg(),
         "gpu": gpu(),
         "account": account(asked["user"]),
@@ -286,12 +287,12 @@ def owner_of(port: int) -> dict[str, Any] | None:
     {"pid", "name", "unit": of the system or of its user, null without one, "manager": see
     manager_of, "user": its name, "vllm": whether it is a server of vLLM}.
     """
-    sockets = listening(port)
-    if not sockets:
+    listen = listening(port)
+    if not listen:
         return None
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
-        if holds(pid, sockets):
+        if holds(pid, listen):
             return owner(pid)
     hidden = "a process that can't be seen"
     return {"pid": 0, "name": hidden, "unit": None, "manager": None, "user": None, "vllm": False}
@@ -337,19 +338,61 @@ def groups_of_process(pid: int) -> str:
         return ""
 
 
+def serving(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """Whoever would be cut off if the box went down: asked["unit"], and every vLLM, that listens.
+
+    As owner() tells it, once for each keeper, with "ports": in a container those of its own.
+    """
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for pid in sorted(int(folder.name) for folder in Path("/proc").glob("[0-9]*")):
+        is_units = is_within(groups_of_process(pid), asked["unit"])
+        ports = ports_of(pid) if is_units or is_vllm(words_of(pid)) else set()
+        if ports:
+            one = owner(pid)
+            keeper = (one["manager"], one["unit"] or pid, one["user"])
+            ports |= set(found.setdefault(keeper, {**one, "ports": []})["ports"])
+            found[keeper]["ports"] = sorted(ports)
+    return list(found.values())
+
+
+def ports_of_unit(unit: str) -> set[int]:
+    """The TCP ports that processes of a unit of the system listen on, its own control group's."""
+    pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+    own = [pid for pid in pids if is_within(groups_of_process(pid), unit)]
+    return {port for pid in own for port in ports_of(pid)}
+
+
+def is_within(groups: str, unit: str) -> bool:
+    """Whether a process is in the control group of a unit of the system, or below it."""
+    paths = [line.split(":", 2)[-1] for line in groups.splitlines()]
+    return any(f"/{unit}/" in f"{path}/" for path in paths if "/user@" not in path)
+
+
+def ports_of(pid: int) -> set[int]:
+    """The TCP ports that a process listens on, in its own network."""
+    held = set(links_of(pid))
+    return {
+        int(local.rpartition(":")[2], 16) for local, link in sockets(f"/proc/{pid}") if link in held
+    }
+
+
 def listening(port: int) -> set[str]:
     """The sockets that listen on a TCP port, as links in /proc/PID/fd name them."""
-    sockets = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    return {link for local, link in sockets() if int(local.rpartition(":")[2], 16) == port}
+
+
+def sockets(process: str = "/proc/self") -> list[tuple[str, str]]:
+    """(address as the kernel writes it, link in /proc/PID/fd) of all that listen by TCP in the
+    network of a process."""
+    found = []
+    for table in ("tcp", "tcp6"):
         try:
-            rows = Path(table).read_text().splitlines()[1:]
+            rows = Path(process, "net", table).read_text().splitlines()[1:]
         except OSError:
             continue
-        for row in rows:
-            cells = row.split()
-            if cells[3] == LISTEN and int(cells[1].rpartition(":")[2], 16) == port:
-                sockets.add(f"socket:[{cells[9]}]")
-    return sockets
+        cells = (row.split() for row in rows)
+        found += [(one[1], f"socket:[{one[9]}]") for one in cells if one[3] == LISTEN]
+    return found
 
 
 def holds(pid: int, sockets: set[str]) -> bool:
@@ -755,18 +798,10 @@ def groups_of(name: str) -> list[str]:
 
 def listeners() -> list[dict[str, Any]]:
     """{"port", "address", "name" and "unit" of the process} of every TCP socket that listens."""
-    sockets = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            rows = Path(table).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for cells in (row.split() for row in rows):
-            if cells[3] == LISTEN:
-                sockets.append((cells[1], f"socket:[{cells[9]}]"))
-    holders = holders_of({link for _, link in sockets})
+    listen = sockets()
+    holders = holders_of({link for _, link in listen})
     found = []
-    for local, link in sockets:
+    for local, link in listen:
         digits, _, port = local.rpartition(":")
         pid = holders.get(link)
         name, unit = (name_of(pid), unit_of(pid)) if pid else ("?", None)
@@ -1362,6 +1397,7 @@ QUESTIONS = {
     "weights": weights,
     "commits": commits,
     "server": server,
+    "serving": serving,
     "owners": owners,
     "foreign": foreign,
     "dpkg": lambda _asked: dpkg(),

@@ -69,7 +69,8 @@ class Service:
 class PlanFacts:
     """steps: stage -> (operations with something to do, all of them), in their order.
 
-    pins: the weights that this run pins, in words; None where they are pinned. replaced: what is a
+    cut_off: who serves now and is ended by a reboot, in words. pins: the weights that this run
+    pins, in words; None where they are pinned. replaced: what is a
     person's own and makes way. found: whether a unit of theirs does.
     """
 
@@ -82,6 +83,7 @@ class PlanFacts:
     replaced: Sequence[str]
     found: bool
     pins: str | None = None
+    cut_off: Sequence[str] = ()
 
 
 def rows(facts: PlanFacts) -> Rows:
@@ -93,7 +95,7 @@ def rows(facts: PlanFacts) -> Rows:
         *([("pins", facts.pins)] if facts.pins else []),
         *labelled("fetches", [*_fetches(facts.fetches), *_how_long(facts.fetches, facts.rate)]),
         *labelled("disk", [_disk(one) for one in facts.disks]),
-        ("reboot", _reboot(facts.reboot)),
+        ("reboot", _reboot(facts.reboot, facts.cut_off)),
         ("service", _service(facts.service)),
         *labelled("replaces", list(facts.replaced) or ["nothing of yours"]),
         *labelled("undo", _undo(facts)),
@@ -155,8 +157,11 @@ def disk_changes(report: BoxReport, needs: Sequence[Need]) -> list[DiskChange]:
     ]
 
 
-def _reboot(reasons: Sequence[str]) -> str:
-    return f"once, by itself: {shortened(reasons)}" if reasons else "none"
+def _reboot(reasons: Sequence[str], cut_off: Sequence[str]) -> str:
+    if not reasons:
+        return "none"
+    cut = f"; it cuts off {shortened(cut_off)}" if cut_off else ""
+    return f"once, by itself: {shortened(reasons)}{cut}"
 
 
 def shortened(reasons: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from aibox.decide import driver, driver_refusals, vram
@@ -37,10 +37,10 @@ class Disk:
 
 @dataclass(frozen=True)
 class PortOwner:
-    """The process that listens on a port, and the systemd unit it belongs to.
+    """A process that listens, and the systemd unit it belongs to.
 
     manager: who keeps it, "system", "user", "container" or "none". user: its owner's name. vllm:
-    whether it is a server of vLLM.
+    whether it is a server of vLLM. ports: all that it listens on, where that was asked.
     """
 
     pid: int
@@ -49,6 +49,7 @@ class PortOwner:
     manager: str = "system"
     user: str | None = None
     vllm: bool = False
+    ports: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class BoxReport:
     clock: float
     disks: Mapping[str, Disk]
     ports: Mapping[int, PortOwner | None]
+    serving: tuple[PortOwner, ...]  # the server's unit and every vLLM, where they listen
     dpkg_present: bool
     dpkg_broken: tuple[str, ...]
     gpu: Gpu
@@ -108,6 +110,7 @@ class BoxReport:
             clock=report.seconds("clock"),
             disks={path: _disk(part) for path, part in report.parts("disks").items()},
             ports=_ports(report.part("ports")),
+            serving=_serving(report),
             dpkg_present=dpkg.truth("present"),
             dpkg_broken=dpkg.texts("broken"),
             gpu=_gpu(report.part("gpu")),
@@ -143,12 +146,12 @@ def judge(
     evidence: Evidence,
     driver_wanted: DriverWanted,
     *,
-    serving: bool,
+    serving: Sequence[PortOwner],
     offered: RepositoryAnswer | None,
 ) -> list[Refusal]:
     """Every reason why this box cannot be built; empty when it can.
 
-    serving: whether the server answers requests now. offered: what NVIDIA's repository said, None
+    serving: whoever a reboot would cut off. offered: what NVIDIA's repository said, None
     where it was not asked. A driver that is missing, too old or of the wrong kind is no reason:
     the driver stage sees to it.
     """
@@ -169,7 +172,7 @@ def judge(
         driver_refusals.reboot_refusal(
             reboot,
             changes,
-            serving,
+            [cut_off(one, wanted.server_unit) for one in serving],
             driver_wanted,
             driver.could_stay(evidence, driver_wanted),
         ),
@@ -178,6 +181,27 @@ def judge(
         *_disk_faults(report, wanted, offered.needed_bytes if offered else 0),
     ]
     return [fault for fault in faults if fault is not None]
+
+
+def serving_now(text: str) -> tuple[PortOwner, ...]:
+    """The probe's answer to "serving". Raises ValueError for one of another form."""
+    return _serving(document("report", f'{{"serving": {text}}}'))
+
+
+def cut_off(owner: PortOwner, unit: str) -> tuple[str, str]:
+    """(who serves, how to stop it) in words. unit: the server's own, without ".service"."""
+    ports = ", ".join(map(str, owner.ports))
+    on = f"port{'s' if len(owner.ports) > 1 else ''} {ports}"
+    if owner.manager == "system" and owner.unit == f"{unit}.service":
+        return f"the server ({owner.unit}, {on})", f"`systemctl stop {unit}`"
+    if owner.manager == "container":
+        named = f" {owner.unit}" if owner.unit else ""
+        stop = f"`docker stop {owner.unit or 'NAME'}`"
+        return f"a vLLM in the container{named}", stop
+    if owner.unit:
+        whose = f" of {owner.user}" if owner.manager == "user" else ""
+        return f"{owner.unit}{whose} ({on})", _stopping(owner, "stop")
+    return f"{owner.name} (pid {owner.pid}, {on})", _stopping(owner, "stop")
 
 
 def can_ask_apt(report: BoxReport) -> bool:
@@ -358,11 +382,11 @@ def _shown_owner(owner: PortOwner) -> str:
     return f"{owner.name} (pid {owner.pid}, {kept})"
 
 
-def _stopping(owner: PortOwner) -> str:
+def _stopping(owner: PortOwner, verb: str = "disable --now") -> str:
     if owner.unit and owner.manager == "user":
-        return f"`systemctl --user -M {owner.user}@ disable --now {owner.unit}`"
+        return f"`systemctl --user -M {owner.user}@ {verb} {owner.unit}`"
     if owner.unit:
-        return f"`systemctl disable --now {owner.unit}`"
+        return f"`systemctl {verb} {owner.unit}`"
     return f"`kill {owner.pid}`" if owner.pid else "its own means (`ss -ltnp` names it)"
 
 
@@ -470,6 +494,13 @@ def _ports(part: Part) -> dict[int, PortOwner | None]:
             raise ValueError(f"{part.where}: expected port numbers, found {short(port)}")
         owners[int(port)] = None if value is None else _owner(part.part(port))
     return owners
+
+
+def _serving(report: Part) -> tuple[PortOwner, ...]:
+    return tuple(
+        replace(_owner(part), ports=part.whole_numbers("ports"))
+        for part in report.list_of_parts("serving")
+    )
 
 
 def _account(report: Part) -> Account | None:

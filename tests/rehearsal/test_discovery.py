@@ -162,6 +162,24 @@ def test_a_vllm_by_hand_is_shown_with_what_clients_would_lose_and_no_secret(
     assert "clients need an API key" in page
 
 
+def test_his_server_on_another_port_is_not_rebooted_away(seed: Box, hub: Hub) -> None:
+    seed.run(["sed", "-i.kept", "s/--port 8000/--port 9000/", INSTALLED])
+    try:
+        seed.run(f"systemctl daemon-reload && systemctl restart {UNIT}")
+        until(lambda: "9000" in seed.run("ss -ltn").stdout, "it does not listen", 30)
+        with untouched(seed):
+            ended = dry(seed, hub, driver_version="595.71.05")
+            planned = dry(seed, hub, driver_version="595.71.05", reboot_while_serving=True)
+    finally:
+        seed.run(f"mv {INSTALLED}.kept {INSTALLED}")
+        restart(seed)
+    said = the_one_refusal(ended)
+    assert said.found.startswith("the server (vllm-coder.service, port 9000) answers, and the run")
+    plan = text(planned, PLAN)
+    assert "it cuts off the server (vllm-coder.service, port 9000)" in plan, plan
+    assert "vllm-coder.service serves until its turn" in plan
+
+
 def one_line(page: str) -> str:
     return " ".join(page.split())
 

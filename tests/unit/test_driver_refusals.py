@@ -311,31 +311,42 @@ def test_all_faults_come_at_once() -> None:
 
 # --- a reboot while the server answers ---
 
+OURS = ("the server", "`systemctl stop vllm-coder`")
+
 
 @pytest.mark.parametrize(
     ("reasons", "serving", "allowed", "refused"),
     [
-        (["nouveau is loaded"], True, False, True),
-        (["nouveau is loaded"], True, True, False),
-        (["nouveau is loaded"], False, False, False),
-        ([], True, False, False),
+        (["nouveau is loaded"], [OURS], False, True),
+        (["nouveau is loaded"], [OURS], True, False),
+        (["nouveau is loaded"], [], False, False),
+        ([], [OURS], False, False),
     ],
 )
 def test_a_server_that_answers_is_not_rebooted_away(
-    reasons: list[str], serving: bool, allowed: bool, refused: bool
+    reasons: list[str], serving: list[tuple[str, str]], allowed: bool, refused: bool
 ) -> None:
     wanted = replace(WANTED, reboot_while_serving=allowed)
     refusal = reboot_refusal(reasons, ["a is 1, not 2"], serving, wanted)
     assert (refusal is not None) == refused
     if refusal is not None:
-        assert "install driver 580.178.04 (a is 1, not 2) and reboot" in refusal.found
+        assert refusal.found.startswith("the server answers, and the run would install driver ")
+        assert "580.178.04 (a is 1, not 2) and reboot" in refusal.found
         assert "nouveau is loaded" in refusal.found
         assert "systemctl stop vllm-coder" in refusal.remedy
         assert refusal.remedy.endswith("reboot_while_serving = True")
 
 
+def test_each_that_answers_is_named_with_how_to_stop_it() -> None:
+    two = [OURS, ("qwen.service (port 9000)", "`systemctl stop qwen.service`")]
+    refusal = reboot_refusal(["nouveau is loaded"], [], two, WANTED)
+    assert refusal is not None
+    assert refusal.found.startswith("the server, qwen.service (port 9000) answer, and the run")
+    assert "(`systemctl stop vllm-coder`, `systemctl stop qwen.service`)" in refusal.remedy
+
+
 def test_a_driver_that_would_do_may_stay() -> None:
-    kept = reboot_refusal(["595 is loaded"], [], True, WANTED, keeps="595.71.05")
+    kept = reboot_refusal(["595 is loaded"], [], [OURS], WANTED, keeps="595.71.05")
     assert kept is not None
     assert kept.remedy.endswith('keep the driver that runs: driver_version = "595.71.05"')
 

@@ -64,6 +64,11 @@ def test_the_whole_page() -> None:
             "fetches weights of x: nothing; they lie on the box\ndisk",
         ),
         ({"reboot": ("nouveau is loaded",)}, "reboot once, by itself: nouveau is loaded"),
+        (
+            {"reboot": ("nouveau is loaded",), "cut_off": ("q.service (port 9000)",)},
+            "nouveau is loaded; it cuts off q.service (port 9000)",
+        ),
+        ({"cut_off": ("q.service",)}, "reboot none\n"),
         ({"reboot": tuple("abcde")}, "reboot once, by itself: a; b; c; and 2 more"),
         ({"replaced": ("a file",)}, "replaces a file"),
         ({"found": True}, "rollback.py --data to=found"),

@@ -19,6 +19,7 @@ from tests.unit.conftest import ROOT
 def test_it_runs_from_standard_input_on_a_bare_python() -> None:
     asked = {"folders": ["/nowhere/at/all"], "ports": [1], "sizes": {"x": ["/nowhere"]}}
     asked |= {"user": "nobody-of-that-name", "unit_file": "/nowhere.service", "deployed": "/no"}
+    asked["unit"] = "none-such.service"
     done = subprocess.run(
         [sys.executable, "-IS", "-", "system", json.dumps(asked)],
         input=(ROOT / "aibox/box/probe.py").read_text(),
@@ -34,6 +35,7 @@ def test_it_runs_from_standard_input_on_a_bare_python() -> None:
     assert answer["sizes"] == {"x": 0}
     assert answer["account"] is None
     assert answer["foreign_unit"] is False
+    assert isinstance(answer["serving"], list)
 
 
 def test_a_folder_that_is_not_there_lies_on_its_parents_disk(tmp_path: Path) -> None:
@@ -263,6 +265,43 @@ def test_weights_are_looked_for_where_a_running_server_has_them(
 )
 def test_a_server_of_vllm_is_known_by_its_command_line(words: list[str], is_one: bool) -> None:
     assert probe.is_vllm(words) is is_one
+
+
+LISTENS = """
+import socket, time
+held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+print(*(one.getsockname()[1] for one in held), flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_server_of_vllm_is_seen_on_whatever_port_it_listens() -> None:
+    words = [sys.executable, "-c", LISTENS, "/x/bin/vllm", "serve", "qwen"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout
+        ports = sorted(map(int, running.stdout.readline().split()))
+        try:
+            found = probe.serving({"unit": "none-such.service"})
+            group = f"x{probe.groups_of_process(running.pid)}"
+        finally:
+            running.kill()
+    [one] = [one for one in found if running.pid == one["pid"]]
+    assert (one["ports"], one["vllm"]) == (ports, True)
+    assert not probe.is_within(group, "none-such.service")
+
+
+@pytest.mark.parametrize(
+    ("path", "within"),
+    [
+        ("/system.slice/vllm.service", True),
+        ("/system.slice/vllm.service/worker", True),
+        ("/my.slice/my-vllm.service", False),
+        ("/user.slice/user-1000.slice/user@1000.service/app.slice/vllm.service", False),
+        (f"/system.slice/docker-{'a' * 64}.scope", False),
+    ],
+)
+def test_a_units_processes_are_those_of_its_own_control_group(path: str, within: bool) -> None:
+    assert probe.is_within(f"0::{path}\n", "vllm.service") is within
 
 
 def test_what_can_be_linked_takes_no_room(homes: Path, tmp_path: Path) -> None:
