@@ -189,6 +189,12 @@ def replaced(box: Box, seen: Seen, due: Collection[str], *, his: bool) -> list[s
     if loaded and driver.reboot_reasons(seen.evidence, box.driver):
         kind = "open" if loaded.open else "proprietary"
         texts.append(f"driver {loaded.version} ({kind} modules) by {box.driver.version} (open)")
+    swapped = driver.exchanged(seen.evidence, box.driver)
+    if swapped:
+        texts.append(
+            f"packages of the driver, which stays {box.driver.version}: NVIDIA's own for "
+            f"{', '.join(swapped)}"
+        )
     removes = seen.offered.removes if seen.offered else ()
     if removes:
         texts.append(f"packages that make way: {', '.join(removes)}")

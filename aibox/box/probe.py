@@ -1170,7 +1170,8 @@ def repository(asked: dict[str, Any]) -> dict[str, Any]:
     All in a folder that is thrown away, with the box's own list of installed packages. asked:
     {"url": the flat folder, "fingerprint": of its key, "sources": {path: text} of the other
     sources, "source": the text of ours with @KEY@ where its key's path belongs, "preferences":
-    text, "packages": ["name=glob of a version"], "toolkit": name or null, "headers": [names]}.
+    text, "packages": ["name=glob of a version"], "toolkit": name or null, "headers": [names],
+    "also": [names whose offers are told, no more]}.
     """
     answer: dict[str, Any] = {
         "key": None,
@@ -1295,7 +1296,7 @@ def tried(configuration: str, asked: dict[str, Any]) -> dict[str, Any]:
     """Offers of every package asked for, and a simulated installation of those that fit."""
     globs = dict(one.partition("=")[::2] for one in asked["packages"])
     others = [*([asked["toolkit"]] if asked["toolkit"] else []), *asked["headers"]]
-    names = [*globs, *others]
+    names = list(dict.fromkeys([*globs, *others, *asked["also"]]))
     done = apt(configuration, "apt-cache", "madison", *names)
     if done is None or done.returncode:
         return {"error": unresolved(done.stderr) if done else "apt-cache does not answer"}

@@ -174,7 +174,7 @@ def judge(
             changes,
             [cut_off(one, wanted.server_unit) for one in serving],
             driver_wanted,
-            driver.could_stay(evidence, driver_wanted),
+            driver.could_stay(evidence, driver_wanted, offered.offers if offered else {}),
         ),
         _power(report, driver_wanted),
         *_repository(report, evidence, driver_wanted, offered),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aibox.decide.driver import DriverWanted, could_stay
+from aibox.decide.driver import DriverWanted, could_stay, exchanged
 from aibox.decide.driver_evidence import Loaded
 from aibox.decide.driver_refusals import (
     NvmlAnswer,
@@ -365,7 +365,49 @@ def test_a_driver_that_would_do_may_stay() -> None:
 )
 def test_which_driver_would_do(loaded: dict[str, Any] | None, stays: str | None) -> None:
     found = replace(evidence(driven()), loaded=Loaded(**loaded) if loaded else None)
-    assert could_stay(found, WANTED) == stays
+    versions = [f"{one}-1" for one in ("595.71.05", "580.65.06", "580.65.05", "580.178.04")]
+    assert could_stay(found, WANTED, dict.fromkeys(WANTED.packages, versions)) == stays
+
+
+def test_a_driver_whose_packages_nobody_has_is_no_way_out() -> None:
+    found = replace(evidence(driven()), loaded=Loaded("595.71.05", open=True))
+    some = dict.fromkeys(WANTED.packages[1:], ["595.71.05-1"])
+    assert could_stay(found, WANTED, some) is None
+    assert could_stay(found, WANTED, {}) is None
+    there = evidence(driven() | {"packages": with_packages(dict.fromkeys(WANTED.packages, NEWER))})
+    assert could_stay(replace(there, loaded=found.loaded), WANTED, {}) == "595.71.05"
+    assert could_stay(replace(UBUNTUS, loaded=found.loaded), IN_595, {}) is None
+
+
+NEWER = package("595.71.05-1")
+IN_595 = replace(UBUNTU, version="595.58.03")
+UBUNTUS = evidence(
+    driven()
+    | {
+        "loaded": {"version": "595.71.05", "open": True},
+        "library": "595.71.05",
+        "packages": {
+            "libnvidia-compute-595": package("595.71.05-0ubuntu0.24.04.1"),
+            "linux-modules-nvidia-595-open-generic": package("6.8.0-60.63"),
+            "nvidia-driver-595-open": package("595.71.05-0ubuntu0.24.04.1"),
+            "nvidia-settings": package("510.47.03-0ubuntu4"),
+        },
+    }
+)
+
+
+def test_a_right_driver_of_the_distributions_own_packages_is_known() -> None:
+    wanted = replace(UBUNTU, version="595.71.05")
+    assert exchanged(UBUNTUS, wanted) == (
+        "libnvidia-compute-595",
+        "linux-modules-nvidia-595-open-generic",
+        "nvidia-driver-595-open",
+    )
+    assert exchanged(UBUNTUS, IN_595) == ()  # another version: the driver itself is replaced
+    assert exchanged(evidence(driven()), WANTED) == ()
+    mine = {name: NEWER for name in wanted.packages}
+    both = evidence(driven() | {"packages": mine | {"nvidia-driver-595-open": NEWER}})
+    assert exchanged(replace(both, loaded=UBUNTUS.loaded), wanted) == ()
 
 
 # --- the repository ---
