@@ -7,7 +7,6 @@ from collections.abc import Collection
 
 from pyinfra import host, state
 
-from aibox.box.good_units import sum_of
 from aibox.decide import driver, driver_sources, history, takeover
 from aibox.decide.figures import GB
 from aibox.decide.plan import Fetch, PlanFacts, Rate, Service, disk_changes, rows
@@ -63,8 +62,8 @@ def steps() -> dict[str, tuple[int, int]]:
 def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
     fetches, rate = fetched(box, seen, due)
     offered = seen.offered.needed_bytes if seen.offered else 0
-    service, installed = served(box, seen)
-    his = installed is not None and (seen.report.foreign_unit or is_found(installed))
+    service = served(box, seen)
+    his = his_unit(box, seen)
     return PlanFacts(
         steps=steps(),
         pins=first_pin.in_words(box.settings) if first_pin.is_pending(box.settings) else None,
@@ -75,7 +74,7 @@ def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
         cut_off=[cut_off(one, box.settings.server_unit)[0] for one in seen.report.serving],
         service=service,
         replaced=replaced(box, seen, due, his=his),
-        found=his and service.restart,
+        found=his is not None and service.restart,
     )
 
 
@@ -140,21 +139,21 @@ def fetch_of_weights(box: Box, wanted: int, lying: int) -> list[Fetch]:
 # --- the server, and what is a person's own -------------------------------------------------------
 
 
-def is_found(installed: str) -> bool:
-    """Whether this unit is the person's own again, as after a rollback to it."""
-    record = host.get_fact(LaidFile, path=FOUND)
+def his_unit(box: Box, seen: Seen) -> str | None:
+    """The file of a person's own unit that ours takes the place of, also after a rollback to it."""
+    if seen.report.foreign_unit:
+        return seen.report.foreign_unit.path
+    file, record = server_state(box)["file"], host.get_fact(LaidFile, path=FOUND)
     try:
-        return bool(record and json.loads(record["content"])["sha256"] == sum_of(installed))
+        is_found = record and file and json.loads(record["content"])["sha256"] == file["sha256"]
     except (ValueError, LookupError, TypeError):
-        return False
+        return None
+    return str(file["path"]) if is_found else None
 
 
-def served(box: Box, seen: Seen) -> tuple[Service, str | None]:
-    """What its clients will notice, and the text of the unit that lies there.
-
-    A person's own may serve on another port than ours will.
-    """
-    switching, installed = what_is_due(box, unit_text(box))
+def served(box: Box, seen: Seen) -> Service:
+    """What its clients will notice. A person's own may serve on another port than ours will."""
+    switching, _ = what_is_due(box, unit_text(box))
     found = server_state(box)
     passed = history.read(recorded())
     down = [one.seconds_down for one in passed if one.seconds_down is not None]
@@ -166,7 +165,7 @@ def served(box: Box, seen: Seen) -> tuple[Service, str | None]:
         down=next(iter(down), None),
         start=next(iter(starts), None),
         good=found["good"] is not None,
-    ), installed
+    )
 
 
 def recorded() -> object:
@@ -178,11 +177,13 @@ def recorded() -> object:
         return []
 
 
-def replaced(box: Box, seen: Seen, due: Collection[str], *, his: bool) -> list[str]:
-    """What a person has there and this run replaces."""
+def replaced(box: Box, seen: Seen, due: Collection[str], *, his: str | None) -> list[str]:
+    """What a person has there and this run replaces. his: their own unit's file."""
     texts = []
-    if his:
-        texts.append(f"{box.unit_file}, which you wrote, with drop-ins where it has any")
+    if his == box.unit_file:
+        texts.append(f"{his}, which you wrote, with drop-ins where it has any")
+    elif his is not None:
+        texts.append(f"{his}, which stays where it is: ours in /etc/systemd/system hides it")
     if not any(name.startswith("Driver") for name in due):
         return texts
     loaded = seen.evidence.loaded

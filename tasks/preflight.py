@@ -159,7 +159,6 @@ def asked(settings: Settings, box: Places | None) -> dict[str, Any]:
         "ports": [settings.server_port],
         "unit": f"{settings.server_unit}.service",
         "user": settings.server_user,
-        "unit_file": f"/etc/systemd/system/{settings.server_unit}.service",
         "deployed": manifest.DEPLOYED,
         "sizes": sizes,
         "linkable": linkable(box) if box and settings.is_pinned else {},

@@ -21,6 +21,7 @@ import platform
 import pwd
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -86,7 +87,7 @@ def system(asked: dict[str, Any]) -> dict[str, Any]:
         "dpkg": dpkg(),
         "gpu": gpu(),
         "account": account(asked["user"]),
-        "foreign_unit": foreign_unit(Path(asked["unit_file"]), Path(asked["deployed"])),
+        "foreign_unit": foreign_unit(asked["unit"], Path(asked["deployed"])),
         "sizes": {
             name: size_of(paths) + linkable(asked.get("linkable", {}).get(name))
             for name, paths in asked["sizes"].items()
@@ -170,8 +171,24 @@ def is_linkable(name: Path, size: int, device: int) -> bool:
         found = name.stat()
     except OSError:
         return False
-    readable = found.st_mode & 0o444 == 0o444 and not found.st_mode & 0o7022
-    return readable and (found.st_size, found.st_dev) == (size, device)
+    return can_be_shared(found) and (found.st_size, found.st_dev) == (size, device)
+
+
+def can_be_shared(found: os.stat_result) -> bool:
+    """Whether a person's file can be ours as well by a hard link, which shares owner and mode.
+
+    The server must be able to read it, nobody but its owner may write to it. The group may, where
+    it is the owner's alone: Ubuntu's logins have the umask 0002 for that.
+    """
+    bits = stat.S_IMODE(found.st_mode)
+    fits = stat.S_ISREG(found.st_mode) and bits & 0o444 == 0o444 and not bits & 0o7002
+    return fits and (not bits & 0o020 or is_owners_alone(found.st_uid, found.st_gid))
+
+
+def is_owners_alone(uid: int, gid: int) -> bool:
+    """Whether a group has its owner's name and no other member."""
+    name = group_name(gid)
+    return name == user_name(uid) and members(name) == [name]
 
 
 HUB_CACHE = ".cache/huggingface/hub"  # below a home; the client's own default
@@ -191,18 +208,40 @@ def weights_places(repository: str) -> list[str]:
 
     What a running vLLM uses, by its environment and its command line, then the hub caches of root
     and of each person. A hub cache comes whole, whatever it holds; a folder of a command line only
-    with a config.json in it, and where it is not one of ours.
+    with a config.json in it, and where it is not one of ours. A place that does not answer, as a
+    home on a file server that is off, is passed over.
     """
     cached = f"models--{repository.replace('/', '--')}"
     found = [place for pid, words in servers_of_vllm() for place in places_of(pid, words)]
     people = [one for one in pwd.getpwall() if one.pw_uid == 0 or one.pw_uid >= FIRST_PERSON]
     found += [Path(one.pw_dir, HUB_CACHE) for one in people]
     there: dict[str, Path] = {}
-    for place in found:
-        with contextlib.suppress(OSError):
-            if place.is_dir():
+    with ThreadPoolExecutor(8) as pool:
+        for place, answers in zip(found, pool.map(answering, found), strict=True):
+            if answers:
                 there.setdefault(str(place.resolve()), place)
     return sorted(map(str, there.values()), key=lambda one: not Path(one, cached).is_dir())
+
+
+FOLDER_ANSWERS_S = 3.0
+
+
+def answering(folder: Path) -> bool:
+    """Whether a folder is there and can be looked at; on a dead file server that never ends.
+
+    A process of its own asks. One that hangs is killed and not waited for.
+    """
+    try:
+        asking = subprocess.Popen(
+            ["test", "-r", f"{folder}/."], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+    except (OSError, ValueError):
+        return False
+    try:
+        return asking.wait(FOLDER_ANSWERS_S) == 0
+    except subprocess.TimeoutExpired:
+        asking.kill()
+        return False
 
 
 def servers_of_vllm() -> list[tuple[int, list[str]]]:
@@ -249,6 +288,8 @@ def places_of(pid: int, words: list[str]) -> list[Path]:
 
 def is_model(folder: Path) -> bool:
     """A model's folder that is a person's: ours has a list of its content in it."""
+    if not answering(folder):
+        return False
     try:
         ours = (folder / ".manifest.json").exists()
         return not ours and (folder / "config.json").is_file()
@@ -265,27 +306,65 @@ def account(name: str) -> dict[str, Any] | None:
     return {"uid": found.pw_uid, "shell": found.pw_shell}
 
 
-def foreign_unit(path: Path, deployed: Path) -> bool:
-    """Whether a unit file is there that a person would lose: no deploy has written it.
+def foreign_unit(name: str, deployed: Path) -> dict[str, Any] | None:
+    """A unit that a person would lose, {"path", "starts_container"}: no deploy has written it.
 
     Ours say so in their first line. Where the deploy's own record names the unit, another content
     is drift; a masked unit has none.
     """
     record = record_in(deployed) or {}
-    if record.get("server", {}).get("unit") == path.name:
-        return False
-    try:
-        text = path.read_text(errors="replace")
-    except OSError:
-        return False
-    return bool(text.strip()) and not text.startswith("# Laid down by the deploy")
+    path = unit_file(name)
+    text = (read_text(path) if path else None) or ""
+    is_ours = text.startswith("# Laid down by the deploy")
+    recorded = record.get("server", {}).get("unit") == name
+    if path is None or recorded or not text.strip() or is_ours:
+        return None
+    return {"path": f"/{path.relative_to(ROOT)}", "starts_container": starts_container(text)}
+
+
+def unit_file(name: str) -> Path | None:
+    """The file of a unit of the system that counts, which need not be loaded: the first one."""
+    there = (ROOT / folder.lstrip("/") / name for folder in PLACES_OF_UNITS)
+    return next((path for path in there if path.exists()), None)
+
+
+# docker and its like, at the start of a command or behind a path, a quote or a blank.
+_CONTAINERS = re.compile(
+    r"^ExecStart\s*=\s*(?:.*[\s/'\"])?[-@:+!|]*(?:docker|docker-compose|podman|nerdctl)\s",
+    re.MULTILINE,
+)
+
+
+def starts_container(text: str) -> bool:
+    """Whether a unit's file starts a container, which is then in no control group of the unit."""
+    return _CONTAINERS.search(re.sub(r"\\\n", " ", text)) is not None
+
+
+def starter_of(pid: int, port: int | None) -> str | None:
+    """The unit of the system that started a container: podman's holds it, for docker's the files
+    of running units are read. None where it is none, or could be one of several."""
+    for line in groups_of_process(pid).splitlines():
+        path = line.split(":", 2)[-1]
+        units = re.findall(r"(?<=/)[^/]+\.service(?=/)", path)
+        if units and "/user@" not in path:
+            return str(units[-1])
+    texts: dict[str, str] = {}
+    for folder in PLACES_OF_UNITS:
+        for file in (ROOT / folder.lstrip("/")).glob("*.service"):
+            texts.setdefault(file.name, read_text(file) or "")
+    starting = {name: text for name, text in texts.items() if starts_container(text)}
+    running = [name for name in sorted(starting) if active_state(name) == "active"]
+    told = [one for one in running if re.search(rf"vllm|\b{port}\b", starting[one])]
+    found = told or running
+    return found[0] if len(found) == 1 else None
 
 
 def owner_of(port: int) -> dict[str, Any] | None:
     """The process that listens on a TCP port on any address, or None.
 
     {"pid", "name", "unit": of the system or of its user, null without one, "manager": see
-    manager_of, "user": its name, "vllm": whether it is a server of vLLM}.
+    manager_of, "user": its name, "vllm": whether it is a server of vLLM, "starter": see
+    starter_of, of a container only}.
     """
     listen = listening(port)
     if not listen:
@@ -293,12 +372,12 @@ def owner_of(port: int) -> dict[str, Any] | None:
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
         if holds(pid, listen):
-            return owner(pid)
-    hidden = "a process that can't be seen"
-    return {"pid": 0, "name": hidden, "unit": None, "manager": None, "user": None, "vllm": False}
+            return owner(pid, port)
+    hidden = {"pid": 0, "name": "a process that can't be seen", "vllm": False}
+    return {**hidden, "unit": None, "manager": None, "user": None, "starter": None}
 
 
-def owner(pid: int) -> dict[str, Any]:
+def owner(pid: int, port: int | None = None) -> dict[str, Any]:
     name = name_of(pid)
     manager, unit = manager_of(groups_of_process(pid))
     if name in PORT_KEEPERS:
@@ -308,7 +387,9 @@ def owner(pid: int) -> dict[str, Any]:
     except OSError:
         user = None
     vllm = is_vllm(words_of(pid)) or name.startswith(("vllm", "VLLM"))
-    return {"pid": pid, "name": name, "unit": unit, "manager": manager, "user": user, "vllm": vllm}
+    starter = starter_of(pid, port) if manager == "container" else None
+    kept = {"unit": unit, "manager": manager, "user": user, "starter": starter}
+    return {"pid": pid, "name": name, **kept, "vllm": vllm}
 
 
 # What listens for a container on the host.
@@ -549,7 +630,7 @@ def record_in(path: Path) -> dict[str, Any] | None:
 def weights(asked: dict[str, Any]) -> dict[str, Any]:
     """What stands in a weights folder, and what its last verification recorded of it.
 
-    "shared": the modes of files that have another name elsewhere as well.
+    "shared": {a file that has another name elsewhere as well: whether that may be}.
     """
     folder = Path(asked["folder"])
     seen, shared = {}, {}
@@ -562,7 +643,7 @@ def weights(asked: dict[str, Any]) -> dict[str, Any]:
                 status.st_ino,
             ]
             if status.st_nlink > 1:
-                shared[str(path.relative_to(folder))] = status.st_mode
+                shared[str(path.relative_to(folder))] = can_be_shared(status)
     return {
         "seen": seen,
         "shared": shared,
@@ -735,6 +816,7 @@ UNIT_FOLDERS = (
     "/usr/lib/systemd/system",
     "/run/systemd/generator.late",
 )
+PLACES_OF_UNITS = UNIT_FOLDERS[2:]  # those of control are a switch's own
 
 
 def foreign(asked: dict[str, Any]) -> dict[str, Any]:

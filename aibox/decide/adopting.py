@@ -74,7 +74,7 @@ def in_groups(rows: Sequence[str]) -> list[str]:
 
 def stays(theirs: Server, ours: Ours) -> list[str]:
     """What a person keeps, and the way back."""
-    if theirs.manager != "system" or theirs.unit != ours.unit:
+    if theirs.manager != "system" or theirs.unit != ours.unit or theirs.starter:
         return []
     return [
         f"{theirs.unit} as it is now is kept, and comes back with",
@@ -118,6 +118,14 @@ def consequences(theirs: Server, start: Launch, ours: Ours, found: Discovered) -
 
 
 def _not_adoptable(theirs: Server, ours: Ours) -> Consequence | None:
+    if theirs.starter:
+        other = f'; and server_unit = "aibox-vllm" in {SITE}, as its name is taken'
+        return Consequence(
+            f"{theirs.starter} starts a container: it can't be adopted, and holds the card while "
+            "it runs",
+            f"before the deploy: systemctl disable --now {theirs.starter}"
+            + (other if theirs.starter == ours.unit else ""),
+        )
     if theirs.manager == "system":
         if theirs.unit == ours.unit:
             return None

@@ -40,7 +40,8 @@ class PortOwner:
     """A process that listens, and the systemd unit it belongs to.
 
     manager: who keeps it, "system", "user", "container" or "none". user: its owner's name. vllm:
-    whether it is a server of vLLM. ports: all that it listens on, where that was asked.
+    whether it is a server of vLLM. starter: the unit of the system that starts its container.
+    ports: all that it listens on, where that was asked.
     """
 
     pid: int
@@ -49,7 +50,16 @@ class PortOwner:
     manager: str = "system"
     user: str | None = None
     vllm: bool = False
+    starter: str | None = None
     ports: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ForeignUnit:
+    """A person's own unit of the server's name: where its file lies, what it starts."""
+
+    path: str
+    starts_container: bool
 
 
 @dataclass(frozen=True)
@@ -90,7 +100,7 @@ class BoxReport:
     dpkg_broken: tuple[str, ...]
     gpu: Gpu
     account: Account | None  # of the server's user
-    foreign_unit: bool  # a unit file of the server's name that no deploy has written
+    foreign_unit: ForeignUnit | None  # of the server's name, which no deploy has written
     sizes: Mapping[str, int]
 
     @classmethod
@@ -115,7 +125,7 @@ class BoxReport:
             dpkg_broken=dpkg.texts("broken"),
             gpu=_gpu(report.part("gpu")),
             account=_account(report),
-            foreign_unit=report.truth("foreign_unit"),
+            foreign_unit=_foreign_unit(report),
             sizes=report.part("sizes").counts(),
         )
 
@@ -167,6 +177,7 @@ def judge(
         _memory(report),
         _clock(report, wanted),
         _port(report, wanted),
+        _container(report, wanted),
         _user(report, wanted),
         *driver_refusals.refusals(evidence, driver_wanted, _nvml(report.gpu)),
         driver_refusals.reboot_refusal(
@@ -195,9 +206,9 @@ def cut_off(owner: PortOwner, unit: str) -> tuple[str, str]:
     if owner.manager == "system" and owner.unit == f"{unit}.service":
         return f"the server ({owner.unit}, {on})", f"`systemctl stop {unit}`"
     if owner.manager == "container":
-        named = f" {owner.unit}" if owner.unit else ""
-        stop = f"`docker stop {owner.unit or 'NAME'}`"
-        return f"a vLLM in the container{named}", stop
+        if owner.starter:
+            return f"a vLLM in a container of {owner.starter}", f"`systemctl stop {owner.starter}`"
+        return f"a vLLM in the container {owner.unit}", f"`docker stop {owner.unit or 'NAME'}`"
     if owner.unit:
         whose = f" of {owner.user}" if owner.manager == "user" else ""
         return f"{owner.unit}{whose} ({on})", _stopping(owner, "stop")
@@ -333,6 +344,8 @@ def _port(report: BoxReport, wanted: Wanted) -> Refusal | None:
     ours = f"{wanted.server_unit}.service"
     if owner is None or (owner.unit == ours and owner.manager == "system"):
         return None
+    if owner.starter == ours and report.foreign_unit and report.foreign_unit.starts_container:
+        return None  # it is told once
     return Refusal(
         f"port {wanted.server_port} belongs to {_shown_owner(owner)}",
         f"a free port, or {ours} on it",
@@ -350,12 +363,30 @@ def _port_remedy(owner: PortOwner, port: int) -> str:
             f'adopt it: set server_unit = "{name}" in group_data/site.py (your unit is kept, and '
             f"one command brings it back); {other}"
         )
+    if owner.starter:
+        return (
+            f"stop it on the box with `systemctl disable --now {owner.starter}`, which starts the "
+            f"container (a server in one can't be adopted), {other}"
+        )
     if owner.manager == "container":
         return (
             f"stop the container on the box (`docker ps --filter publish={port}` names it, then "
             f"`docker update --restart=no NAME` and `docker stop NAME`), {other}"
         )
     return f"stop it on the box with {_stopping(owner)}, {other}"
+
+
+def _container(report: BoxReport, wanted: Wanted) -> Refusal | None:
+    """Its server is no process of the unit, so no gate could tell whether it serves again."""
+    if report.foreign_unit is None or not report.foreign_unit.starts_container:
+        return None
+    unit = f"{wanted.server_unit}.service"
+    return Refusal(
+        f"{report.foreign_unit.path} starts a container",
+        "a unit that runs vLLM by itself, which can be adopted, or none of that name",
+        f"on the box: `systemctl disable --now {unit}`; and set server_unit to a name that no unit "
+        'has, such as "aibox-vllm", in group_data/site.py: yours stays as it is',
+    )
 
 
 def _user(report: BoxReport, wanted: Wanted) -> Refusal | None:
@@ -374,7 +405,7 @@ def _shown_owner(owner: PortOwner) -> str:
     if owner.pid == 0:  # its process is hidden from the probe
         return owner.name
     if owner.manager == "container":
-        kept = "a container"
+        kept = f"a container of {owner.starter}" if owner.starter else "a container"
     elif owner.manager == "user" and owner.unit:
         kept = f"{owner.unit}, a unit of the user {owner.user}"
     else:
@@ -496,6 +527,11 @@ def _ports(part: Part) -> dict[int, PortOwner | None]:
     return owners
 
 
+def _foreign_unit(report: Part) -> ForeignUnit | None:
+    part = report.part_or_none("foreign_unit")
+    return ForeignUnit(part.text("path"), part.truth("starts_container")) if part else None
+
+
 def _serving(report: Part) -> tuple[PortOwner, ...]:
     return tuple(
         replace(_owner(part), ports=part.whole_numbers("ports"))
@@ -518,6 +554,7 @@ def _owner(part: Part) -> PortOwner:
         manager=part.text_or_none("manager") or "none",
         user=part.text_or_none("user"),
         vllm=part.truth("vllm"),
+        starter=part.text_or_none("starter"),
     )
 
 

@@ -45,6 +45,7 @@ def found(
         "text": f"[Service]\nUser=me\nExecStart={' '.join(command[1:])}\n",
         "drop_ins": {},
         "manager": "system",
+        "starter": None,
         "within": None,
         "user": "me",
         "pid": 7,
@@ -162,6 +163,16 @@ NAMED = "--served-model-name qwen3.8-27b --host localhost"
             "can't be adopted",
             "docker stop 0123456789ab",
         ),
+        (
+            found(NAMED, unit="0123456789ab", manager="container", starter="qwen.service"),
+            "qwen.service starts a container: it can't be adopted",
+            "before the deploy: systemctl disable --now qwen.service",
+        ),
+        (
+            found(NAMED, pid=None, starter=UNIT),
+            f"{UNIT} starts a container: it can't be adopted",
+            'server_unit = "aibox-vllm" in group_data/site.py',
+        ),
         (found(NAMED, unit=None, manager="none"), "can't be adopted", "stop it where"),
     ],
 )
@@ -264,4 +275,5 @@ def test_the_one_of_our_name_or_port_is_what_a_deploy_stands_in_for(
 def test_only_a_unit_that_is_adopted_can_be_brought_back() -> None:
     assert any("--data to=found" in row for row in adopting.stays(server(), OURS))
     assert adopting.stays(server(manager="container"), OURS) == []
+    assert adopting.stays(server(starter=UNIT), OURS) == []
     assert adopting.stays(server(unit="other.service"), OURS) == []

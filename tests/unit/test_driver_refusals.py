@@ -371,7 +371,7 @@ def test_which_driver_would_do(loaded: dict[str, Any] | None, stays: str | None)
 
 def test_a_driver_whose_packages_nobody_has_is_no_way_out() -> None:
     found = replace(evidence(driven()), loaded=Loaded("595.71.05", open=True))
-    some = dict.fromkeys(WANTED.packages[1:], ["595.71.05-1"])
+    some = {name: ["595.71.05-1"] for name in WANTED.packages[1:]}
     assert could_stay(found, WANTED, some) is None
     assert could_stay(found, WANTED, {}) is None
     there = evidence(driven() | {"packages": with_packages(dict.fromkeys(WANTED.packages, NEWER))})
@@ -405,7 +405,7 @@ def test_a_right_driver_of_the_distributions_own_packages_is_known() -> None:
     )
     assert exchanged(UBUNTUS, IN_595) == ()  # another version: the driver itself is replaced
     assert exchanged(evidence(driven()), WANTED) == ()
-    mine = {name: NEWER for name in wanted.packages}
+    mine = dict.fromkeys(wanted.packages, NEWER)
     both = evidence(driven() | {"packages": mine | {"nvidia-driver-595-open": NEWER}})
     assert exchanged(replace(both, loaded=UBUNTUS.loaded), wanted) == ()
 

@@ -84,7 +84,7 @@ def good_report() -> dict[str, Any]:
             ],
         },
         "account": None,
-        "foreign_unit": False,
+        "foreign_unit": None,
         "sizes": {RELEASE: 0, WEIGHTS: 0},
     }
 
@@ -237,6 +237,11 @@ def test_a_reboot_is_refused_while_the_server_answers() -> None:
             "a vLLM in the container 0123456789ab",
             "`docker stop 0123456789ab`",
         ),
+        (
+            replace(OURS[0], unit="0123456789ab", manager="container", starter="q.service"),
+            "a vLLM in a container of q.service",
+            "`systemctl stop q.service`",
+        ),
         (replace(OURS[0], unit=None, manager="none"), "python (pid 7, port 9000)", "`kill 7`"),
     ],
 )
@@ -253,9 +258,8 @@ def test_what_the_kernel_says_of_the_card_is_a_warning() -> None:
 def holder(pid: int, name: str, unit: str | None, **more: Any) -> dict[str, Any]:
     """Who holds a port, as the probe tells it."""
     manager = "system" if unit else "none"
-    return {"pid": pid, "name": name, "unit": unit, "manager": manager, "user": "me", **more} | {
-        "vllm": name == "vllm"
-    }
+    kept = {"unit": unit, "manager": manager, "user": "me", "starter": None, **more}
+    return {"pid": pid, "name": name, "vllm": name == "vllm", **kept}
 
 
 @pytest.mark.parametrize(
@@ -276,6 +280,13 @@ def holder(pid: int, name: str, unit: str | None, **more: Any) -> dict[str, Any]
         (
             holder(12, "docker-proxy", None, manager="container"),
             ["a container", "publish=8000", "docker update --restart=no"],
+        ),
+        (
+            holder(12, "docker-proxy", None, manager="container", starter="qwen.service"),
+            [
+                "a container of qwen.service",
+                "`systemctl disable --now qwen.service`, which starts the container",
+            ],
         ),
         (holder(12, "vllm", None), ["no systemd unit", "`kill 12`"]),
         (holder(0, "a hidden process", None, manager=None), ["a hidden process", "ss -ltnp"]),
@@ -492,13 +503,27 @@ def test_a_persons_login_is_not_taken_for_the_server(account: Any, refused: bool
     assert any("set server_user to" in text for text in found) is refused
 
 
+HIS = {"path": "/etc/systemd/system/vllm-coder.service", "starts_container": False}
+
+
 def test_a_unit_that_no_deploy_has_written_is_no_fault() -> None:
-    assert refusals(at(good_report(), "foreign_unit", True)) == []
+    assert refusals(at(good_report(), "foreign_unit", HIS)) == []
+
+
+def test_a_unit_of_our_name_that_starts_a_container_has_one_answer() -> None:
+    report = at(good_report(), "foreign_unit", {**HIS, "starts_container": True})
+    idle = the_refusal(report)
+    assert "`systemctl disable --now vllm-coder.service`" in idle
+    assert "set server_unit to a name that no unit has" in idle
+    of = {"manager": "container", "starter": "vllm-coder.service"}
+    report["ports"]["8000"] = holder(12, "docker-proxy", None, **of)
+    assert the_refusal(report) == idle
+    assert "docker stop" not in idle
 
 
 def test_what_serves_is_read_with_all_its_ports() -> None:
     row = {"pid": 7, "name": "python", "unit": "vllm-coder.service", "manager": "system"}
-    row |= {"user": None, "vllm": False, "ports": [9000]}
+    row |= {"user": None, "vllm": False, "starter": None, "ports": [9000]}
     assert serving_now(json.dumps([row])) == OURS
     with pytest.raises(ValueError, match=r"serving\[0\]\.ports: expected whole numbers"):
         serving_now(json.dumps([row | {"ports": ["x"]}]))
