@@ -9,7 +9,7 @@ from pyinfra import host, state
 
 from aibox.decide import driver, driver_sources, history, takeover
 from aibox.decide.figures import GB
-from aibox.decide.plan import Fetch, PlanFacts, Rate, Service, disk_changes, rows
+from aibox.decide.plan import Fetch, PlanFacts, Rate, Service, added, disk_changes, rows
 from aibox.decide.preflight import cut_off, to_write
 from tasks import first_pin, page, preflight
 from tasks.box import STATE_FOLDER, Box
@@ -73,6 +73,7 @@ def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
         reboot=driver.reboot_reasons(seen.evidence, box.driver),
         cut_off=[cut_off(one, box.settings.server_unit)[0] for one in seen.report.serving],
         service=service,
+        added=added(due),
         replaced=replaced(box, seen, due, his=his),
         found=his is not None and service.restart,
     )
