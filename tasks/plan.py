@@ -11,9 +11,11 @@ from aibox.decide import driver, driver_sources, history, takeover
 from aibox.decide.figures import GB
 from aibox.decide.plan import Fetch, PlanFacts, Rate, Service, added, disk_changes, rows
 from aibox.decide.preflight import cut_off, to_write
-from tasks import first_pin, page, preflight
-from tasks.box import STATE_FOLDER, Box
-from tasks.facts import Discovery, LaidFile
+from aibox.decide.refusal import Refusal
+from tasks import first_pin, invocation, page, preflight
+from tasks.box import AIBOX, STATE_FOLDER, Box
+from tasks.facts import AiboxAnswer, Discovery, LaidFile
+from tasks.operations import say_refusal
 from tasks.preflight import Seen
 from tasks.server import server_state, unit_text, what_is_due
 from tasks.weights import planned
@@ -26,12 +28,37 @@ MUCH = 100_000_000  # bytes that take a while on a slow line
 
 
 def shown(box: Box) -> None:
-    """Show it while a plan is made for a person; nothing where no operation has anything to do."""
+    """Shown last where a plan is made for a person; nothing where no operation has work."""
     if state.is_executing or not page.is_read():
         return
     due = due_operations()
     if due:
-        page.show("what this run would do:", rows(facts_of(box, preflight.seen()[host.name], due)))
+        found = rows(facts_of(box, preflight.seen()[host.name], due))
+        page.keep(page.lines("what this run would do:", found))
+        refusal = judged(box, due)
+        if refusal is not None:
+            say_refusal(host, refusal)
+            state.fail_hosts({host})
+
+
+# Operations without which the box can't judge: its aibox, the release and the weights are there.
+GROUND = ("Base | aibox in its own venv", "Release | vLLM", "Weights | Weights of")
+JUDGING_S = 360
+
+
+def judged(box: Box, due: Collection[str]) -> Refusal | None:
+    """Why the new command line would be refused, for who looks only: a run judges it by itself.
+
+    The release's own parser is asked, as the server's user; nothing of it is written down.
+    """
+    can_judge = not any(name.startswith(GROUND) for name in due)
+    if not (invocation.only_shows() and can_judge and what_is_due(box, unit_text(box))[0].restart):
+        return None
+    spec = json.dumps({**box.candidate_spec, "text": unit_text(box)})
+    answer = host.get_fact(
+        AiboxAnswer, program=AIBOX, words="judge", _stdin=spec, _timeout=JUDGING_S
+    )
+    return None if answer is None or answer["ok"] else Refusal(**answer["refusal"])
 
 
 def operations() -> list[tuple[str, bool]]:
