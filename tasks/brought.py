@@ -28,16 +28,22 @@ def told(verb: str, task: Any) -> StringCommand:
 def begun(box: Box) -> Generator[StringCommand, None, None]:
     """Where things of ours go, and which of those folders were there before."""
     asked = places_of(box)
-    found = host.get_fact(LaidFile, path=str(brought.RECORD))
-    try:
-        known = json.loads(found["content"]) if found else {}
-    except ValueError:
-        known = {}
+    known = record()
     if brought.merged(known, more_of(asked)) == known:
         host.noop("the box knows where things of ours go")
         return
     because(host, "where things of ours go is not written down yet")
     yield told("begin", asked)
+
+
+def record() -> dict[str, Any]:
+    """What the box has written down so far; empty where there is nothing that can be read."""
+    found = host.get_fact(LaidFile, path=str(brought.RECORD))
+    try:
+        known = json.loads(found["content"]) if found else {}
+    except ValueError:
+        known = {}
+    return known if isinstance(known, dict) else {}
 
 
 def places_of(box: Box) -> dict[str, Any]:

@@ -11,13 +11,14 @@ from pyinfra.operations import systemd
 from aibox.decide import driver, driver_sources
 from aibox.decide.driver_evidence import Evidence
 from aibox.decide.driver_refusals import next_boot_refusal, reboot_refusal
+from aibox.decide.preflight import cut_off, serving_now
 from aibox.decide.refusal import Refusal
 from aibox.decide.vram import Card, VramReport, judge, power_reasons, power_refusal
 from tasks import ledger, preflight
 from tasks.box import AIBOX, Box
 from tasks.brought import told
 from tasks.drift_report import because, is_due
-from tasks.facts import AiboxAnswer
+from tasks.facts import AiboxAnswer, Probe
 from tasks.operations import (
     Commands,
     file_in_place,
@@ -28,7 +29,6 @@ from tasks.operations import (
     starts_at_boot,
 )
 from tasks.reboot import rebooted, useless
-from tasks.server import server_state
 
 POWER_UNIT_FILE = f"/etc/systemd/system/{driver_sources.POWER_UNIT}"
 PERSISTENCE = "nvidia-persistenced.service"
@@ -180,7 +180,8 @@ def driver_loaded(box: Box) -> Commands:
     reasons = driver.reboot_reasons(evidence_of(box), box.driver)
     if not is_due(host, reasons, "what is installed is what is loaded"):
         return
-    serving = server_state(box)["health"] == 200
+    answer = host.get_fact(Probe, "serving", json.dumps({"unit": box.unit}))
+    serving = [cut_off(one, box.settings.server_unit) for one in serving_now(json.dumps(answer))]
     refusal = reboot_refusal(reasons, (), serving, box.driver)
     if refusal is not None:
         yield refused(refusal)

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from types import FrameType
 from typing import Any
@@ -25,7 +25,7 @@ from pyinfra.api import Config, Host, Inventory
 from pyinfra.api.state import StateStage
 
 from aibox.decide.refusal import Refusal
-from tasks import invocation
+from tasks import invocation, page
 from tasks.connection import ENGLISH, NoConnectionInWords
 
 
@@ -46,10 +46,24 @@ def watch() -> None:
             end(refusal)
         initialise(inventory, config, initial_limit=initial_limit)
         state.add_callback_handler(NoConnectionInWords())  # init begins with none
+        before_the_prompt(page.show_kept)
 
     state.init = initialise_with_boxes  # type: ignore[method-assign]
     context.call_on_close(lambda: end_in_words(sys.exc_info()[1], context.params))
+    context.call_on_close(page.show_kept)  # the last one is called first
     signal.signal(signal.SIGINT, interrupted)
+
+
+def before_the_prompt(say: Callable[[], None]) -> None:
+    """pyinfra counts the warnings of a plan right before it asks, and at no other time."""
+    count = state.get_warning_counter
+
+    @wraps(count)
+    def count_after_saying() -> int:
+        say()
+        return count()
+
+    state.get_warning_counter = count_after_saying  # type: ignore[method-assign]
 
 
 def judge_boxes(

@@ -62,7 +62,7 @@ def went_back() -> Commands:
 def say(history: list[Passed], target: Passed, now: str | None) -> None:
     """Which one, and what it changes."""
     when = datetime.fromtimestamp(target.when, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    host.log(f"back to unit {target.sha256[:12]} of {when}: vLLM {release_of(target)}")
+    host.log(f"back to unit {target.sha256[:12]} of {when}: {release_of(target)}")
     current = next((entry for entry in history if entry.sha256 == now), None)
     for row in changes(target, current) if current else []:
         host.log(f"  {row}")

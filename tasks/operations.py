@@ -22,7 +22,7 @@ from pyinfra.operations import apt, server, systemd
 from aibox.decide.drift import Reason
 from aibox.decide.refusal import Refusal
 from tasks import ledger
-from tasks.brought import told
+from tasks.brought import record, told
 from tasks.drift_report import because, difference
 from tasks.facts import LaidFile, Probe
 from tasks.progress import ProgressLine
@@ -207,15 +207,21 @@ def packages(names: list[str]) -> Commands:
 def service_user(user: str, home: str) -> Commands:
     """A user that a service runs as: no login, and alone in a group of its own name.
 
-    The group is asked for by itself: useradd writes it after the user, and may be stopped between.
+    One that was there before us is a person's and stays as it is, for it may run a server of
+    theirs; ours has its home from its unit, and only needs a group of that name. The group is
+    asked for by itself: useradd writes it after the user, and may be stopped between.
     """
     shell = "/usr/sbin/nologin"
-    ledger.of(host).users[user] = {"home": home, "shell": shell}
-    ledger.of(host).groups[user] = [user]
+    is_theirs = user in host.get_fact(Users) and user not in record().get("users", ())
+    if not is_theirs:
+        ledger.of(host).users[user] = {"home": home, "shell": shell}
+        ledger.of(host).groups[user] = [user]
     for command in server.group._inner(group=user, system=True):
         because(host, "the group is not there")
         yield told("add", {"groups": [user]})
         yield command
+    if is_theirs:
+        return
     for command in server.user._inner(
         user=user,
         home=home,

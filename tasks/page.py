@@ -1,4 +1,4 @@
-"""A page of rows for a person who reads a plan."""
+"""A page of rows for a person who reads a plan, and what is to stand last on their screen."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import textwrap
 from collections.abc import Iterable
 
 import click
-from pyinfra import host
+from pyinfra import host, state
+from pyinfra.api import Host
 
 from tasks import drift_report, invocation
 
 WIDTH = 100  # of a line, the box's name in front of it included
 LABEL = 9
+
+_kept: list[tuple[Host, list[str]]] = []
 
 
 def is_read() -> bool:
@@ -20,21 +23,45 @@ def is_read() -> bool:
 
 
 def show(title: str, rows: Iterable[tuple[str, str]]) -> None:
-    """Rows of (label, text), broken at blanks so that a line stays within the width.
+    """Rows of (label, text) at once."""
+    for line in lines(title, rows):
+        host.log(line)
+
+
+def keep(shown_last: list[str]) -> None:
+    """Lines about this box for the moment before the prompt, or for the end of the run: pyinfra's
+    own tables would push them off the screen."""
+    found = state.inventory.get_host(host.name)
+    if found is not None:
+        _kept.append((found, shown_last))
+
+
+def show_kept() -> None:
+    """Everything that was kept, once."""
+    while _kept:
+        box, shown_last = _kept.pop(0)
+        click.echo(err=True)
+        for line in shown_last:
+            box.log(line)
+
+
+def lines(title: str, rows: Iterable[tuple[str, str]]) -> list[str]:
+    """A page, broken at blanks so that a line stays within the width.
 
     A row without a label goes on with the one above; blanks in front of a text stay.
     """
-    host.log(click.style(title, bold=True))
     room = max(40, WIDTH - len(f"    [{host.name}] ") - LABEL - 1)
+    found = [click.style(title, bold=True)]
     for label, text in rows:
         outer = " " * (len(text) - len(text.lstrip(" ")))
-        lines = textwrap.wrap(
+        broken = textwrap.wrap(
             text,
             room,
             subsequent_indent=f"{outer}  ",
             break_long_words=False,
             break_on_hyphens=False,
         )
-        for at, line in enumerate(lines):
+        for at, line in enumerate(broken):
             head = click.style(f"{'' if at else label:<{LABEL}}", bold=True)
-            host.log(f"{head} {line}")
+            found.append(f"{head} {line}")
+    return found

@@ -7,14 +7,15 @@ from collections.abc import Collection
 
 from pyinfra import host, state
 
-from aibox.box.good_units import sum_of
 from aibox.decide import driver, driver_sources, history, takeover
 from aibox.decide.figures import GB
-from aibox.decide.plan import Fetch, PlanFacts, Rate, Service, disk_changes, rows
-from aibox.decide.preflight import to_write
-from tasks import first_pin, page, preflight
-from tasks.box import STATE_FOLDER, Box
-from tasks.facts import Discovery, LaidFile
+from aibox.decide.plan import Fetch, PlanFacts, Rate, Service, added, disk_changes, rows
+from aibox.decide.preflight import cut_off, to_write
+from aibox.decide.refusal import Refusal
+from tasks import first_pin, invocation, page, preflight
+from tasks.box import AIBOX, STATE_FOLDER, Box
+from tasks.facts import AiboxAnswer, Discovery, LaidFile
+from tasks.operations import say_refusal
 from tasks.preflight import Seen
 from tasks.server import server_state, unit_text, what_is_due
 from tasks.weights import planned
@@ -22,17 +23,42 @@ from tasks.weights import planned
 HISTORY = f"{STATE_FOLDER}/server/history.json"
 FOUND = f"{STATE_FOLDER}/server/found.json"
 # With a timeout a fact is asked plainly: no later run is to expect this one.
-TIMEOUT_S = 60
+TIMEOUT_S = 90  # more than the box's own limit for it
 MUCH = 100_000_000  # bytes that take a while on a slow line
 
 
 def shown(box: Box) -> None:
-    """Show it while a plan is made for a person; nothing where no operation has anything to do."""
+    """Shown last where a plan is made for a person; nothing where no operation has work."""
     if state.is_executing or not page.is_read():
         return
     due = due_operations()
     if due:
-        page.show("what this run would do:", rows(facts_of(box, preflight.seen()[host.name], due)))
+        found = rows(facts_of(box, preflight.seen()[host.name], due))
+        page.keep(page.lines("what this run would do:", found))
+        refusal = judged(box, due)
+        if refusal is not None:
+            say_refusal(host, refusal)
+            state.fail_hosts({host})
+
+
+# Operations without which the box can't judge: its aibox, the release and the weights are there.
+GROUND = ("Base | aibox in its own venv", "Release | vLLM", "Weights | Weights of")
+JUDGING_S = 360
+
+
+def judged(box: Box, due: Collection[str]) -> Refusal | None:
+    """Why the new command line would be refused, for who looks only: a run judges it by itself.
+
+    The release's own parser is asked, as the server's user; nothing of it is written down.
+    """
+    can_judge = not any(name.startswith(GROUND) for name in due)
+    if not (invocation.only_shows() and can_judge and what_is_due(box, unit_text(box))[0].restart):
+        return None
+    spec = json.dumps({**box.candidate_spec, "text": unit_text(box)})
+    answer = host.get_fact(
+        AiboxAnswer, program=AIBOX, words="judge", _stdin=spec, _timeout=JUDGING_S
+    )
+    return None if answer is None or answer["ok"] else Refusal(**answer["refusal"])
 
 
 def operations() -> list[tuple[str, bool]]:
@@ -63,8 +89,8 @@ def steps() -> dict[str, tuple[int, int]]:
 def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
     fetches, rate = fetched(box, seen, due)
     offered = seen.offered.needed_bytes if seen.offered else 0
-    service, installed = served(box)
-    his = installed is not None and (seen.report.foreign_unit or is_found(installed))
+    service = served(box, seen)
+    his = his_unit(box, seen)
     return PlanFacts(
         steps=steps(),
         pins=first_pin.in_words(box.settings) if first_pin.is_pending(box.settings) else None,
@@ -72,9 +98,11 @@ def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
         rate=rate,
         disks=disk_changes(seen.report, to_write(seen.report, seen.wanted, offered)),
         reboot=driver.reboot_reasons(seen.evidence, box.driver),
+        cut_off=[cut_off(one, box.settings.server_unit)[0] for one in seen.report.serving],
         service=service,
+        added=added(due),
         replaced=replaced(box, seen, due, his=his),
-        found=his and service.restart,
+        found=his is not None and service.restart,
     )
 
 
@@ -139,18 +167,21 @@ def fetch_of_weights(box: Box, wanted: int, lying: int) -> list[Fetch]:
 # --- the server, and what is a person's own -------------------------------------------------------
 
 
-def is_found(installed: str) -> bool:
-    """Whether this unit is the person's own again, as after a rollback to it."""
-    record = host.get_fact(LaidFile, path=FOUND)
+def his_unit(box: Box, seen: Seen) -> str | None:
+    """The file of a person's own unit that ours takes the place of, also after a rollback to it."""
+    if seen.report.foreign_unit:
+        return seen.report.foreign_unit.path
+    file, record = server_state(box)["file"], host.get_fact(LaidFile, path=FOUND)
     try:
-        return bool(record and json.loads(record["content"])["sha256"] == sum_of(installed))
+        is_found = record and file and json.loads(record["content"])["sha256"] == file["sha256"]
     except (ValueError, LookupError, TypeError):
-        return False
+        return None
+    return str(file["path"]) if is_found else None
 
 
-def served(box: Box) -> tuple[Service, str | None]:
-    """What its clients will notice, and the text of the unit that lies there."""
-    switching, installed = what_is_due(box, unit_text(box))
+def served(box: Box, seen: Seen) -> Service:
+    """What its clients will notice. A person's own may serve on another port than ours will."""
+    switching, _ = what_is_due(box, unit_text(box))
     found = server_state(box)
     passed = history.read(recorded())
     down = [one.seconds_down for one in passed if one.seconds_down is not None]
@@ -158,11 +189,11 @@ def served(box: Box) -> tuple[Service, str | None]:
     return Service(
         unit=box.unit,
         restart=switching.restart,
-        serves=found["health"] == 200,
+        serves=any(one.manager == "system" and one.unit == box.unit for one in seen.report.serving),
         down=next(iter(down), None),
         start=next(iter(starts), None),
         good=found["good"] is not None,
-    ), installed
+    )
 
 
 def recorded() -> object:
@@ -174,17 +205,25 @@ def recorded() -> object:
         return []
 
 
-def replaced(box: Box, seen: Seen, due: Collection[str], *, his: bool) -> list[str]:
-    """What a person has there and this run replaces."""
+def replaced(box: Box, seen: Seen, due: Collection[str], *, his: str | None) -> list[str]:
+    """What a person has there and this run replaces. his: their own unit's file."""
     texts = []
-    if his:
-        texts.append(f"{box.unit_file}, which you wrote, with drop-ins where it has any")
+    if his == box.unit_file:
+        texts.append(f"{his}, which you wrote, with drop-ins where it has any")
+    elif his is not None:
+        texts.append(f"{his}, which stays where it is: ours in /etc/systemd/system hides it")
     if not any(name.startswith("Driver") for name in due):
         return texts
     loaded = seen.evidence.loaded
     if loaded and driver.reboot_reasons(seen.evidence, box.driver):
         kind = "open" if loaded.open else "proprietary"
         texts.append(f"driver {loaded.version} ({kind} modules) by {box.driver.version} (open)")
+    swapped = driver.exchanged(seen.evidence, box.driver)
+    if swapped:
+        texts.append(
+            f"packages of the driver, which stays {box.driver.version}: NVIDIA's own for "
+            f"{', '.join(swapped)}"
+        )
     removes = seen.offered.removes if seen.offered else ()
     if removes:
         texts.append(f"packages that make way: {', '.join(removes)}")

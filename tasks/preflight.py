@@ -123,19 +123,12 @@ def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusa
         key = offered.key
     _seen[host.name] = Seen(report, wanted, evidence, offered)
     # A drift check reboots nobody away: it is to name the reboot that is due.
-    serving = is_serving(settings, report) and not drift_report.is_wanted()
+    serving = () if drift_report.is_wanted() else report.serving
     refusals = judge(report, wanted, evidence, wanted_driver, serving=serving, offered=offered)
     refusals += [pinned.refusal] if pinned.refusal else []
     if refusals or lock is None or key is None:
         return refusals
     return Box(settings, lock, wanted_driver, key)
-
-
-def is_serving(settings: Settings, report: BoxReport) -> bool:
-    """Whether our own server holds its port: a reboot would cut somebody off."""
-    owner = report.ports.get(settings.server_port)
-    ours = f"{settings.server_unit}.service"
-    return owner is not None and owner.manager == "system" and owner.unit == ours
 
 
 def evidence_of(cuda: str | None) -> Evidence:
@@ -168,8 +161,8 @@ def asked(settings: Settings, box: Places | None) -> dict[str, Any]:
     return {
         "folders": [PACKAGES_FOLDER, *folders],
         "ports": [settings.server_port],
+        "unit": f"{settings.server_unit}.service",
         "user": settings.server_user,
-        "unit_file": f"/etc/systemd/system/{settings.server_unit}.service",
         "deployed": manifest.DEPLOYED,
         "sizes": sizes,
         "linkable": linkable(box) if box and settings.is_pinned else {},

@@ -13,7 +13,7 @@ from pyinfra.api import FunctionCommand, Host, State, deploy, operation
 from aibox.decide.refusal import Refusal
 from aibox.decide.server import proof_is_owed
 from aibox.decide.standing import mtp, shortened, speed
-from tasks import deployed, release, weights
+from tasks import deployed, page, release, weights
 from tasks.box import AIBOX, Box
 from tasks.drift_report import because
 from tasks.operations import Commands, call_aibox, say_refusal
@@ -59,8 +59,8 @@ def prove(state: State, host: Host, spec: dict[str, Any]) -> bool:
 def last_screen(box: Box) -> Commands:
     """What serves, how fast, how to reach it. Only shown: a generator that yields nothing."""
     if state.is_executing:
-        for label, text in screen(box, server_state(box)):
-            host.log(f"{click.style(f'{label:<11}', bold=True)} {text}")
+        rows = screen(box, server_state(box))
+        page.keep([f"{click.style(f'{label:<11}', bold=True)} {text}" for label, text in rows])
     yield from ()
 
 

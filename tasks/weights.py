@@ -13,7 +13,6 @@ from aibox.decide.figures import size
 from aibox.decide.manifest import DEPLOYED
 from aibox.decide.refusal import Refusal
 from aibox.decide.server import proof_is_owed
-from aibox.decide.takeover import can_be_shared
 from aibox.decide.weights import (
     CommitFolder,
     FileStamp,
@@ -94,7 +93,7 @@ def planned(box: Box) -> WeightsPlan:
     """What is to be done about the weights, by size, time and inode of what lies there."""
     found, lock = look(box), box.settings.weights
     recorded = found["verified"] or {"files": {}}
-    unfit = {path for path, mode in found["shared"].items() if not can_be_shared(mode)}
+    unfit = {path for path, may_be in found["shared"].items() if not may_be}
     return plan(
         lock.files,
         {path: FileStamp(*stamp) for path, stamp in found["seen"].items()},

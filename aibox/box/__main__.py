@@ -74,6 +74,7 @@ def parser() -> Parser:
     jobs.add_argument("name")
     verbs.add_parser("vram", help="the cards as NVML names them and what cuInit answers, as JSON")
     verbs.add_parser("prove", help="a real completion; the task comes on standard input")
+    verbs.add_parser("judge", help="whether a candidate may be tried; it comes on standard input")
     waiting = verbs.add_parser("ready", help="wait until a server's own process answers /health")
     # systemd leaves it empty where the server has ended already
     waiting.add_argument("--pid", type=lambda text: int(text or 0), required=True)
@@ -112,8 +113,8 @@ def answered(asked: argparse.Namespace) -> int:
         return doctor.doctor(report=asked.report)
     if asked.verb == "compare":
         return status.compare(asked.first, asked.second)
-    answer = {"job": answer_job, "vram": answer_vram, "prove": answer_prove}[asked.verb](asked)
-    print(json.dumps(answer))
+    answers = {"job": answer_job, "vram": answer_vram, "prove": answer_prove, "judge": answer_judge}
+    print(json.dumps(answers[asked.verb](asked)))
     return 0
 
 
@@ -138,6 +139,13 @@ def answer_job(asked: argparse.Namespace) -> dict[str, Any]:
 def answer_prove(_asked: argparse.Namespace) -> dict[str, Any]:
     try:
         return {"ok": True, **prove.prove(json.load(sys.stdin))}
+    except job.FAILURES as error:
+        return {"ok": False, "refusal": asdict(job.refusal_of(error))}
+
+
+def answer_judge(_asked: argparse.Namespace) -> dict[str, Any]:
+    try:
+        return {"ok": True, **judge.looked(json.load(sys.stdin))}
     except job.FAILURES as error:
         return {"ok": False, "refusal": asdict(job.refusal_of(error))}
 

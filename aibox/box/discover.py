@@ -51,6 +51,7 @@ def servers(asked: dict[str, Any]) -> list[dict[str, Any]]:
     table = processes()
     found = [running(pid, words, table) for pid, words in own_processes(table)]
     units = {one["unit"] for one in found if one["manager"] == "system"}
+    units |= {one["starter"] for one in found}
     return found + [one for one in idle_units(asked["unit"]) if one["unit"] not in units]
 
 
@@ -103,6 +104,7 @@ def running(pid: int, words: list[str], table: Table) -> dict[str, Any]:
         "unit": unit,
         **unit_files(manager, unit, user),
         "manager": manager,
+        "starter": probe.starter_of(pid, port) if manager == "container" else None,
         "within": within(pid, table),
         "user": user,
         "pid": pid,
@@ -116,7 +118,7 @@ def running(pid: int, words: list[str], table: Table) -> dict[str, Any]:
 def idle_units(asked: str) -> list[dict[str, Any]]:
     """Units of the system that would start a vLLM, and the one that the settings name."""
     found = []
-    for path in sorted((ROOT / str(UNITS).lstrip("/")).glob("*.service")):
+    for path in unit_files_there():
         text = read(path)
         start = of_unit(text)
         if start is None and not (path.name == asked and text.strip()):
@@ -127,6 +129,7 @@ def idle_units(asked: str) -> list[dict[str, Any]]:
                 "unit": path.name,
                 **unit_files("system", path.name, None),
                 "manager": "system",
+                "starter": path.name if probe.starts_container(text) else None,
                 "within": None,
                 "user": users[-1] if users else "root",
                 "pid": None,
@@ -141,6 +144,16 @@ def idle_units(asked: str) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def unit_files_there() -> list[Path]:
+    """Each unit's file that counts, those in /etc first; a template starts nothing by itself."""
+    found: dict[str, Path] = {}
+    for folder in probe.PLACES_OF_UNITS:
+        for path in sorted((ROOT / folder.lstrip("/")).glob("*.service")):
+            if "@." not in path.name:
+                found.setdefault(path.name, path)
+    return list(found.values())
 
 
 def within(pid: int, table: Table) -> str | None:
@@ -210,7 +223,7 @@ def model_folder(start: Launch, pid: int) -> str | None:
         return None
     try:
         folder = Path(f"/proc/{pid}/cwd").resolve() / start.model
-        return str(folder) if folder.is_dir() else None
+        return str(folder) if probe.answering(folder) else None
     except OSError:
         return None
 

@@ -19,12 +19,12 @@ from typing import Any, cast
 from aibox.box import hashing, tensors
 from aibox.box.download import Download, journal_of
 from aibox.box.job import JobError, Progress, Spec, read, write_whole
+from aibox.box.probe import can_be_shared
 from aibox.box.take_over import copy, need_room, places, take_over
 from aibox.box.tensors import is_tensors
 from aibox.decide.head import Head, index_of, judge_dtype, judge_head, judge_index
 from aibox.decide.manifest import WEIGHTS_LIST, WEIGHTS_RECORD
 from aibox.decide.refusal import Refusal
-from aibox.decide.takeover import can_be_shared
 from aibox.decide.weights import LockedFile, content, index_complete, is_stray, strays_refusal
 
 INDEX = "model.safetensors.index.json"
@@ -159,7 +159,7 @@ def stamp(file: Path) -> Stamp:
 def serves(file: Path) -> bool:
     """Whether the server can read a file; our own is set right, a shared one is not ours to set."""
     status = file.stat()
-    return status.st_nlink == 1 or can_be_shared(status.st_mode)
+    return status.st_nlink == 1 or can_be_shared(status)
 
 
 def made_readable(file: Path) -> None:

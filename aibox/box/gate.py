@@ -9,7 +9,7 @@ from http.client import HTTPException
 from typing import Any
 
 from aibox.box.job import JobError, Progress, Spec
-from aibox.box.probe import health, holds, listening, owner_of, process
+from aibox.box.probe import health, holds, listening, ports_of_unit, process
 from aibox.box.prove import ask
 from aibox.box.service import Service, Start
 from aibox.decide.secrecy import without_secrets
@@ -47,14 +47,12 @@ def passes(
 def answers(spec: Spec, pid: int) -> bool:
     """Whether this very process, and no other, answers /health with 200.
 
-    A unit that a person wrote may start its server through a shell, uv or a container: there any
-    process of the unit counts.
+    A unit that a person wrote may start its server through a shell or uv: there any process of the
+    unit's own control group counts. One in a container is in none.
     """
     port = spec["port"]
     if spec["probe"] is None:
-        owner = owner_of(port) or {"unit": None, "manager": None}
-        ours = owner["unit"] == spec["unit"] or owner["manager"] == "container"
-        return ours and health(port) == 200
+        return port in ports_of_unit(spec["unit"]) and health(port) == 200
     return holds(pid, listening(port)) and health(port) == 200
 
 

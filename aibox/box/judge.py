@@ -12,6 +12,7 @@ import json
 import os
 import pwd
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,14 +60,21 @@ PROPERTIES = (
 )
 
 
-def judge(spec: Spec, progress: Progress) -> dict[str, Any]:
+def looked(spec: Spec) -> dict[str, Any]:
+    """What judge() says, for who only looks: the verdict is not kept. Raises JobError."""
+    with tempfile.TemporaryDirectory() as folder:
+        return judge(spec, Progress(Path(folder)), keep=False)
+
+
+def judge(spec: Spec, progress: Progress, *, keep: bool = True) -> dict[str, Any]:
     """Whether a candidate may be tried: {"warnings": [text], "resolved": {…}}.
 
-    spec: see `Box.candidate_spec`. "resolved" is what the release's parser made of the flags.
-    Raises JobError with every fault in one answer; nothing has been stopped or changed then.
+    spec: see `Box.candidate_spec`. keep: write down what the parser said. "resolved" is what the
+    release's parser made of the flags. Raises JobError with every fault in one answer; nothing has
+    been stopped or changed then.
     """
     progress.step("judging the command line")
-    verdict = verdict_of(spec, progress)
+    verdict = verdict_of(spec, progress, keep=keep)
     progress.step("judging the rest")
     evidence = evidence_for(spec, verdict)
     faults = candidate.refusals(evidence, spec)
@@ -92,7 +100,7 @@ def together(faults: Sequence[Refusal]) -> JobError:
 # --- the release's own parser ------------------------------------------------------------------
 
 
-def verdict_of(spec: Spec, progress: Progress) -> Verdict:
+def verdict_of(spec: Spec, progress: Progress, *, keep: bool = True) -> Verdict:
     """What the release said of this command line, asked only where it has not said it yet."""
     key = key_of(spec)
     kept = (probe.record_in(JUDGED) or {}).get("verdicts")
@@ -100,7 +108,9 @@ def verdict_of(spec: Spec, progress: Progress) -> Verdict:
     answer = verdicts.get(key)
     if not isinstance(answer, dict):
         answer = asked(spec, progress)
-        if all(fault["flag"] for fault in answer["faults"]):  # else it may be the surroundings'
+        if keep and all(
+            fault["flag"] for fault in answer["faults"]
+        ):  # else it may be the surroundings'
             newest = [*verdicts.items()][-(MOST_KEPT - 1) :]
             JUDGED.parent.mkdir(parents=True, exist_ok=True)
             write_whole(JUDGED, json.dumps({"verdicts": {**dict(newest), key: answer}}))

@@ -21,6 +21,7 @@ import platform
 import pwd
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -82,10 +83,11 @@ def system(asked: dict[str, Any]) -> dict[str, Any]:
         "clock": time.time(),
         "disks": {folder: disk(folder) for folder in asked["folders"]},
         "ports": {str(port): owner_of(port) for port in asked["ports"]},
+        "serving": serving(asked),
         "dpkg": dpkg(),
         "gpu": gpu(),
         "account": account(asked["user"]),
-        "foreign_unit": foreign_unit(Path(asked["unit_file"]), Path(asked["deployed"])),
+        "foreign_unit": foreign_unit(asked["unit"], Path(asked["deployed"])),
         "sizes": {
             name: size_of(paths) + linkable(asked.get("linkable", {}).get(name))
             for name, paths in asked["sizes"].items()
@@ -169,8 +171,24 @@ def is_linkable(name: Path, size: int, device: int) -> bool:
         found = name.stat()
     except OSError:
         return False
-    readable = found.st_mode & 0o444 == 0o444 and not found.st_mode & 0o7022
-    return readable and (found.st_size, found.st_dev) == (size, device)
+    return can_be_shared(found) and (found.st_size, found.st_dev) == (size, device)
+
+
+def can_be_shared(found: os.stat_result) -> bool:
+    """Whether a person's file can be ours as well by a hard link, which shares owner and mode.
+
+    The server must be able to read it, nobody but its owner may write to it. The group may, where
+    it is the owner's alone: Ubuntu's logins have the umask 0002 for that.
+    """
+    bits = stat.S_IMODE(found.st_mode)
+    fits = stat.S_ISREG(found.st_mode) and bits & 0o444 == 0o444 and not bits & 0o7002
+    return fits and (not bits & 0o020 or is_owners_alone(found.st_uid, found.st_gid))
+
+
+def is_owners_alone(uid: int, gid: int) -> bool:
+    """Whether a group has its owner's name and no other member."""
+    name = group_name(gid)
+    return name == user_name(uid) and members(name) == [name]
 
 
 HUB_CACHE = ".cache/huggingface/hub"  # below a home; the client's own default
@@ -190,18 +208,40 @@ def weights_places(repository: str) -> list[str]:
 
     What a running vLLM uses, by its environment and its command line, then the hub caches of root
     and of each person. A hub cache comes whole, whatever it holds; a folder of a command line only
-    with a config.json in it, and where it is not one of ours.
+    with a config.json in it, and where it is not one of ours. A place that does not answer, as a
+    home on a file server that is off, is passed over.
     """
     cached = f"models--{repository.replace('/', '--')}"
     found = [place for pid, words in servers_of_vllm() for place in places_of(pid, words)]
     people = [one for one in pwd.getpwall() if one.pw_uid == 0 or one.pw_uid >= FIRST_PERSON]
     found += [Path(one.pw_dir, HUB_CACHE) for one in people]
     there: dict[str, Path] = {}
-    for place in found:
-        with contextlib.suppress(OSError):
-            if place.is_dir():
+    with ThreadPoolExecutor(8) as pool:
+        for place, answers in zip(found, pool.map(answering, found), strict=True):
+            if answers:
                 there.setdefault(str(place.resolve()), place)
     return sorted(map(str, there.values()), key=lambda one: not Path(one, cached).is_dir())
+
+
+FOLDER_ANSWERS_S = 3.0
+
+
+def answering(folder: Path) -> bool:
+    """Whether a folder is there and can be looked at; on a dead file server that never ends.
+
+    A process of its own asks. One that hangs is killed and not waited for.
+    """
+    try:
+        asking = subprocess.Popen(
+            ["test", "-r", f"{folder}/."], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+    except (OSError, ValueError):
+        return False
+    try:
+        return asking.wait(FOLDER_ANSWERS_S) == 0
+    except subprocess.TimeoutExpired:
+        asking.kill()
+        return False
 
 
 def servers_of_vllm() -> list[tuple[int, list[str]]]:
@@ -248,6 +288,8 @@ def places_of(pid: int, words: list[str]) -> list[Path]:
 
 def is_model(folder: Path) -> bool:
     """A model's folder that is a person's: ours has a list of its content in it."""
+    if not answering(folder):
+        return False
     try:
         ours = (folder / ".manifest.json").exists()
         return not ours and (folder / "config.json").is_file()
@@ -264,40 +306,78 @@ def account(name: str) -> dict[str, Any] | None:
     return {"uid": found.pw_uid, "shell": found.pw_shell}
 
 
-def foreign_unit(path: Path, deployed: Path) -> bool:
-    """Whether a unit file is there that a person would lose: no deploy has written it.
+def foreign_unit(name: str, deployed: Path) -> dict[str, Any] | None:
+    """A unit that a person would lose, {"path", "starts_container"}: no deploy has written it.
 
     Ours say so in their first line. Where the deploy's own record names the unit, another content
     is drift; a masked unit has none.
     """
     record = record_in(deployed) or {}
-    if record.get("server", {}).get("unit") == path.name:
-        return False
-    try:
-        text = path.read_text(errors="replace")
-    except OSError:
-        return False
-    return bool(text.strip()) and not text.startswith("# Laid down by the deploy")
+    path = unit_file(name)
+    text = (read_text(path) if path else None) or ""
+    is_ours = text.startswith("# Laid down by the deploy")
+    recorded = record.get("server", {}).get("unit") == name
+    if path is None or recorded or not text.strip() or is_ours:
+        return None
+    return {"path": f"/{path.relative_to(ROOT)}", "starts_container": starts_container(text)}
+
+
+def unit_file(name: str) -> Path | None:
+    """The file of a unit of the system that counts, which need not be loaded: the first one."""
+    there = (ROOT / folder.lstrip("/") / name for folder in PLACES_OF_UNITS)
+    return next((path for path in there if path.exists()), None)
+
+
+# docker and its like, at the start of a command or behind a path, a quote or a blank.
+_CONTAINERS = re.compile(
+    r"^ExecStart\s*=\s*(?:.*[\s/'\"])?[-@:+!|]*(?:docker|docker-compose|podman|nerdctl)\s",
+    re.MULTILINE,
+)
+
+
+def starts_container(text: str) -> bool:
+    """Whether a unit's file starts a container, which is then in no control group of the unit."""
+    return _CONTAINERS.search(re.sub(r"\\\n", " ", text)) is not None
+
+
+def starter_of(pid: int, port: int | None) -> str | None:
+    """The unit of the system that started a container: podman's holds it, for docker's the files
+    of running units are read. None where it is none, or could be one of several."""
+    for line in groups_of_process(pid).splitlines():
+        path = line.split(":", 2)[-1]
+        units = re.findall(r"(?<=/)[^/]+\.service(?=/)", path)
+        if units and "/user@" not in path:
+            return str(units[-1])
+    texts: dict[str, str] = {}
+    for folder in PLACES_OF_UNITS:
+        for file in (ROOT / folder.lstrip("/")).glob("*.service"):
+            texts.setdefault(file.name, read_text(file) or "")
+    starting = {name: text for name, text in texts.items() if starts_container(text)}
+    running = [name for name in sorted(starting) if active_state(name) == "active"]
+    told = [one for one in running if re.search(rf"vllm|\b{port}\b", starting[one])]
+    found = told or running
+    return found[0] if len(found) == 1 else None
 
 
 def owner_of(port: int) -> dict[str, Any] | None:
     """The process that listens on a TCP port on any address, or None.
 
     {"pid", "name", "unit": of the system or of its user, null without one, "manager": see
-    manager_of, "user": its name, "vllm": whether it is a server of vLLM}.
+    manager_of, "user": its name, "vllm": whether it is a server of vLLM, "starter": see
+    starter_of, of a container only}.
     """
-    sockets = listening(port)
-    if not sockets:
+    listen = listening(port)
+    if not listen:
         return None
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
-        if holds(pid, sockets):
-            return owner(pid)
-    hidden = "a process that can't be seen"
-    return {"pid": 0, "name": hidden, "unit": None, "manager": None, "user": None, "vllm": False}
+        if holds(pid, listen):
+            return owner(pid, port)
+    hidden = {"pid": 0, "name": "a process that can't be seen", "vllm": False}
+    return {**hidden, "unit": None, "manager": None, "user": None, "starter": None}
 
 
-def owner(pid: int) -> dict[str, Any]:
+def owner(pid: int, port: int | None = None) -> dict[str, Any]:
     name = name_of(pid)
     manager, unit = manager_of(groups_of_process(pid))
     if name in PORT_KEEPERS:
@@ -307,7 +387,9 @@ def owner(pid: int) -> dict[str, Any]:
     except OSError:
         user = None
     vllm = is_vllm(words_of(pid)) or name.startswith(("vllm", "VLLM"))
-    return {"pid": pid, "name": name, "unit": unit, "manager": manager, "user": user, "vllm": vllm}
+    starter = starter_of(pid, port) if manager == "container" else None
+    kept = {"unit": unit, "manager": manager, "user": user, "starter": starter}
+    return {"pid": pid, "name": name, **kept, "vllm": vllm}
 
 
 # What listens for a container on the host.
@@ -337,19 +419,61 @@ def groups_of_process(pid: int) -> str:
         return ""
 
 
+def serving(asked: dict[str, Any]) -> list[dict[str, Any]]:
+    """Whoever would be cut off if the box went down: asked["unit"], and every vLLM, that listens.
+
+    As owner() tells it, once for each keeper, with "ports": in a container those of its own.
+    """
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for pid in sorted(int(folder.name) for folder in Path("/proc").glob("[0-9]*")):
+        is_units = is_within(groups_of_process(pid), asked["unit"])
+        ports = ports_of(pid) if is_units or is_vllm(words_of(pid)) else set()
+        if ports:
+            one = owner(pid)
+            keeper = (one["manager"], one["unit"] or pid, one["user"])
+            ports |= set(found.setdefault(keeper, {**one, "ports": []})["ports"])
+            found[keeper]["ports"] = sorted(ports)
+    return list(found.values())
+
+
+def ports_of_unit(unit: str) -> set[int]:
+    """The TCP ports that processes of a unit of the system listen on, its own control group's."""
+    pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+    own = [pid for pid in pids if is_within(groups_of_process(pid), unit)]
+    return {port for pid in own for port in ports_of(pid)}
+
+
+def is_within(groups: str, unit: str) -> bool:
+    """Whether a process is in the control group of a unit of the system, or below it."""
+    paths = [line.split(":", 2)[-1] for line in groups.splitlines()]
+    return any(f"/{unit}/" in f"{path}/" for path in paths if "/user@" not in path)
+
+
+def ports_of(pid: int) -> set[int]:
+    """The TCP ports that a process listens on, in its own network."""
+    held = set(links_of(pid))
+    return {
+        int(local.rpartition(":")[2], 16) for local, link in sockets(f"/proc/{pid}") if link in held
+    }
+
+
 def listening(port: int) -> set[str]:
     """The sockets that listen on a TCP port, as links in /proc/PID/fd name them."""
-    sockets = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    return {link for local, link in sockets() if int(local.rpartition(":")[2], 16) == port}
+
+
+def sockets(process: str = "/proc/self") -> list[tuple[str, str]]:
+    """(address as the kernel writes it, link in /proc/PID/fd) of all that listen by TCP in the
+    network of a process."""
+    found = []
+    for table in ("tcp", "tcp6"):
         try:
-            rows = Path(table).read_text().splitlines()[1:]
+            rows = Path(process, "net", table).read_text().splitlines()[1:]
         except OSError:
             continue
-        for row in rows:
-            cells = row.split()
-            if cells[3] == LISTEN and int(cells[1].rpartition(":")[2], 16) == port:
-                sockets.add(f"socket:[{cells[9]}]")
-    return sockets
+        cells = (row.split() for row in rows)
+        found += [(one[1], f"socket:[{one[9]}]") for one in cells if one[3] == LISTEN]
+    return found
 
 
 def holds(pid: int, sockets: set[str]) -> bool:
@@ -506,7 +630,7 @@ def record_in(path: Path) -> dict[str, Any] | None:
 def weights(asked: dict[str, Any]) -> dict[str, Any]:
     """What stands in a weights folder, and what its last verification recorded of it.
 
-    "shared": the modes of files that have another name elsewhere as well.
+    "shared": {a file that has another name elsewhere as well: whether that may be}.
     """
     folder = Path(asked["folder"])
     seen, shared = {}, {}
@@ -519,7 +643,7 @@ def weights(asked: dict[str, Any]) -> dict[str, Any]:
                 status.st_ino,
             ]
             if status.st_nlink > 1:
-                shared[str(path.relative_to(folder))] = status.st_mode
+                shared[str(path.relative_to(folder))] = can_be_shared(status)
     return {
         "seen": seen,
         "shared": shared,
@@ -693,6 +817,7 @@ UNIT_FOLDERS = (
     "/usr/lib/systemd/system",
     "/run/systemd/generator.late",
 )
+PLACES_OF_UNITS = UNIT_FOLDERS[2:]  # those of control are a switch's own
 
 
 def foreign(asked: dict[str, Any]) -> dict[str, Any]:
@@ -756,18 +881,10 @@ def groups_of(name: str) -> list[str]:
 
 def listeners() -> list[dict[str, Any]]:
     """{"port", "address", "name" and "unit" of the process} of every TCP socket that listens."""
-    sockets = []
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        try:
-            rows = Path(table).read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for cells in (row.split() for row in rows):
-            if cells[3] == LISTEN:
-                sockets.append((cells[1], f"socket:[{cells[9]}]"))
-    holders = holders_of({link for _, link in sockets})
+    listen = sockets()
+    holders = holders_of({link for _, link in listen})
     found = []
-    for local, link in sockets:
+    for local, link in listen:
         digits, _, port = local.rpartition(":")
         pid = holders.get(link)
         name, unit = (name_of(pid), unit_of(pid)) if pid else ("?", None)
@@ -1136,7 +1253,8 @@ def repository(asked: dict[str, Any]) -> dict[str, Any]:
     All in a folder that is thrown away, with the box's own list of installed packages. asked:
     {"url": the flat folder, "fingerprint": of its key, "sources": {path: text} of the other
     sources, "source": the text of ours with @KEY@ where its key's path belongs, "preferences":
-    text, "packages": ["name=glob of a version"], "toolkit": name or null, "headers": [names]}.
+    text, "packages": ["name=glob of a version"], "toolkit": name or null, "headers": [names],
+    "also": [names whose offers are told, no more]}.
     """
     answer: dict[str, Any] = {
         "key": None,
@@ -1261,7 +1379,7 @@ def tried(configuration: str, asked: dict[str, Any]) -> dict[str, Any]:
     """Offers of every package asked for, and a simulated installation of those that fit."""
     globs = dict(one.partition("=")[::2] for one in asked["packages"])
     others = [*([asked["toolkit"]] if asked["toolkit"] else []), *asked["headers"]]
-    names = [*globs, *others]
+    names = list(dict.fromkeys([*globs, *others, *asked["also"]]))
     done = apt(configuration, "apt-cache", "madison", *names)
     if done is None or done.returncode:
         return {"error": unresolved(done.stderr) if done else "apt-cache does not answer"}
@@ -1363,6 +1481,7 @@ QUESTIONS = {
     "weights": weights,
     "commits": commits,
     "server": server,
+    "serving": serving,
     "owners": owners,
     "foreign": foreign,
     "dpkg": lambda _asked: dpkg(),

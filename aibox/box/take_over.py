@@ -16,7 +16,7 @@ from typing import Any
 
 from aibox.box import hashing
 from aibox.box.job import JobError, Progress, Spec
-from aibox.box.probe import weights_places
+from aibox.box.probe import can_be_shared, weights_places
 from aibox.decide import takeover
 from aibox.decide.weights import LockedFile
 
@@ -92,7 +92,7 @@ def best(files: list[Path], work: Path) -> Path:
 
 def is_shareable(file: Path, work: Path) -> bool:
     status = file.stat()
-    return status.st_dev == work.stat().st_dev and takeover.can_be_shared(status.st_mode)
+    return status.st_dev == work.stat().st_dev and can_be_shared(status)
 
 
 class Taken:

@@ -13,12 +13,12 @@ from aibox.decide.discovery import Discovered, Ours, Server
 from aibox.decide.foreign import is_loopback
 from aibox.decide.launch import Launch
 from aibox.decide.secrecy import words_without_secrets
-from aibox.decide.unit import flag_changes
+from aibox.decide.unit import OWN_FLAGS, flag_changes
 
 SITE = "group_data/site.py"
 MOST_CHANGES = 14
-# The unit sets them itself; what they mean to clients stands with the consequences.
-THE_UNITS_OWN = ("host", "port", "allowed-origins", "api-key", "served-model-name")
+# What they mean to clients stands with the consequences.
+TOLD_THERE = ("port", "api-key", "served-model-name")
 PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 
 
@@ -35,8 +35,9 @@ def adopted(servers: Sequence[Server], ours: Ours) -> Server | None:
 def changes(theirs: Server, ours: Ours) -> list[str]:
     """Line by line against what they run: flags, user, environment, and the rest of the unit."""
     start = theirs.launch
-    older = start.without(*THE_UNITS_OWN) if start else []
-    newer = launch.launch(ours.flags).without(*THE_UNITS_OWN)
+    older = start.without(*TOLD_THERE) if start else []
+    own = [word for words in OWN_FLAGS for word in words]
+    newer = [*own, *launch.launch(ours.flags).without(*TOLD_THERE)]
     rows = in_groups(flag_changes(words_without_secrets(older), newer)) or ["no flag"]
     if theirs.user and theirs.user != ours.user:
         rows.append(f"user {theirs.user} -> {ours.user}")
@@ -74,12 +75,12 @@ def in_groups(rows: Sequence[str]) -> list[str]:
 
 def stays(theirs: Server, ours: Ours) -> list[str]:
     """What a person keeps, and the way back."""
-    if theirs.manager != "system" or theirs.unit != ours.unit:
+    if theirs.manager != "system" or theirs.unit != ours.unit or theirs.starter:
         return []
     return [
         f"{theirs.unit} as it is now is kept, and comes back with",
         "  pyinfra inventory tasks/rollback.py --data to=found",
-        f"files of {theirs.user}, other units and their ports are not touched",
+        f"files of {theirs.user or 'its user'}, other units and their ports are not touched",
     ]
 
 
@@ -111,6 +112,8 @@ def consequences(theirs: Server, start: Launch, ours: Ours, found: Discovered) -
         _key(theirs, start),
         _another_model(start, found, ours),
         _shorter(start, ours),
+        _fewer_sequences(start, ours),
+        _no_prefix_cache(start, ours),
         *_lost_features(start, ours),
         _spread(start),
     ]
@@ -118,6 +121,14 @@ def consequences(theirs: Server, start: Launch, ours: Ours, found: Discovered) -
 
 
 def _not_adoptable(theirs: Server, ours: Ours) -> Consequence | None:
+    if theirs.starter:
+        other = f'; and server_unit = "aibox-vllm" in {SITE}, as its name is taken'
+        return Consequence(
+            f"{theirs.starter} starts a container: it can't be adopted, and holds the card while "
+            "it runs",
+            f"before the deploy: systemctl disable --now {theirs.starter}"
+            + (other if theirs.starter == ours.unit else ""),
+        )
     if theirs.manager == "system":
         if theirs.unit == ours.unit:
             return None
@@ -216,6 +227,28 @@ def _shorter(start: Launch, ours: Ours) -> Consequence | None:
     return Consequence(
         f"prompts of more than {mine} tokens are refused; up to {given} they were not",
         f'serve = {{"max-model-len": {given}}} keeps it',
+    )
+
+
+def _fewer_sequences(start: Launch, ours: Ours) -> Consequence | None:
+    given = start.value("max-num-seqs") or ""
+    mine = launch.launch(ours.flags).value("max-num-seqs") or ""
+    if not (given.isdigit() and mine.isdigit()) or int(mine) >= int(given):
+        return None
+    return Consequence(
+        f"of more than {mine} requests at the same time the rest waits; up to {given} ran together",
+        f'serve = {{"max-num-seqs": {given}}} keeps it, where memory beside MTP allows so many',
+    )
+
+
+def _no_prefix_cache(start: Launch, ours: Ours) -> Consequence | None:
+    mine = launch.launch(ours.flags)
+    name = "enable-prefix-caching"
+    if start.values(name) is None or mine.values(name) is not None:
+        return None
+    return Consequence(
+        "what prompts have in common is read anew for each: there is no prefix cache",
+        f"serve = {as_python({name: True})} keeps it",
     )
 
 

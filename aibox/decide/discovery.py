@@ -19,7 +19,8 @@ class Server:
     """A vLLM that runs, or a unit that would start one (pid None).
 
     manager: "system", "user", "container" or "none". unit: of systemd, or a container's id.
-    within: the tmux or screen that it was started in. port: the box's. health: its HTTP status.
+    starter: the unit of the system that starts the container it is in. within: the tmux or screen
+    that it was started in. port: the box's. health: its HTTP status.
     model: what it calls itself. counters: since its start, None where it does not tell.
     """
 
@@ -28,6 +29,7 @@ class Server:
     text: str | None
     drop_ins: Mapping[str, str]
     manager: str
+    starter: str | None
     within: str | None
     user: str | None
     pid: int | None
@@ -59,7 +61,8 @@ class Server:
         if self.manager == "user":
             return f"the user unit {self.unit} of {user}"
         if self.manager == "container":
-            return f"a container ({self.unit or 'of no name'})"
+            by = f", started by {self.starter}" if self.starter else ""
+            return f"a container ({self.unit or 'of no name'}){by}"
         where = f"inside {self.within}" if self.within else "without a unit"
         return f"{user}, by hand and {where} (pid {self.pid})"
 
@@ -139,6 +142,7 @@ def _server(part: Part) -> Server:
         text=part.text_or_none("text"),
         drop_ins=part.texts_by_name("drop_ins"),
         manager=part.text("manager"),
+        starter=part.text_or_none("starter"),
         within=part.text_or_none("within"),
         user=part.text_or_none("user"),
         pid=part.count_or_none("pid"),

@@ -96,6 +96,15 @@ def _driver(evidence: Evidence, wanted: DriverWanted) -> Rows:
     reboot = driver.reboot_reasons(evidence, wanted)
     if not install and not reboot:
         return [("driver", f"{is_there}: the right one, kept as it is and pinned")]
+    swapped = driver.exchanged(evidence, wanted)
+    if swapped and not reboot:
+        return [
+            (
+                "driver",
+                f"{is_there}: the right one; a deploy exchanges its packages "
+                f"({shortened(swapped)}) for NVIDIA's own of the same version, without a reboot",
+            )
+        ]
     todo = [f"installs {wanted.version} with open modules"] * bool(install)
     todo += ["reboots once"] * bool(reboot)
     absent = evidence.library is None and loaded is None

@@ -5,7 +5,8 @@ nothing is to be done.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from aibox.decide.driver_evidence import Evidence, Kernel, Loaded, Module
 from aibox.decide.refusal import Refusal
@@ -147,15 +148,62 @@ def header_packages(evidence: Evidence) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*missing, *(one for one in metas if one not in evidence.packages)]))
 
 
-def could_stay(evidence: Evidence, wanted: DriverWanted) -> str | None:
-    """The version that is loaded, where it is another one that would do for this release."""
+def could_stay(
+    evidence: Evidence, wanted: DriverWanted, offers: Mapping[str, Sequence[str]]
+) -> str | None:
+    """The version that is loaded, where it is another one that would do for this release.
+
+    offers: the repository's versions by package. What of its packages is not installed must be
+    among them: a pin to a version that nobody has would be refused next.
+    """
     loaded = evidence.loaded
     if loaded is None or not loaded.open or loaded.version == wanted.version:
         return None
     try:
-        return None if too_old(loaded.version, floor_for_cuda(wanted.cuda)) else loaded.version
+        if too_old(loaded.version, floor_for_cuda(wanted.cuda)):
+            return None
     except ValueError:
         return None
+    lacking = lacking_packages(evidence, replace(wanted, version=loaded.version))
+    offered = all(loaded.version in map(upstream, offers.get(name, ())) for name in lacking)
+    return loaded.version if offered else None
+
+
+def packages_of_loaded(evidence: Evidence, wanted: DriverWanted) -> tuple[str, ...]:
+    """What the loaded driver's packages would be, so that the repository can be asked for them."""
+    loaded = evidence.loaded
+    if loaded is None or not _VERSION.fullmatch(loaded.version):
+        return ()
+    return package_set(wanted.os_id, wanted.os_version, loaded.version)
+
+
+def lacking_packages(evidence: Evidence, wanted: DriverWanted) -> list[str]:
+    """NVIDIA's packages of the wanted driver that are not installed at its version."""
+    there = {name: upstream(one.version) for name, one in evidence.packages.items()}
+    return [name for name in wanted.packages if there.get(name) != wanted.version]
+
+
+# Ubuntu's own names; modules that it signed carry the kernel's version.
+_DISTRIBUTIONS = re.compile(
+    r"(nvidia-(driver|headless|headless-no-dkms|compute-utils|dkms|utils)|libnvidia-compute"
+    r"|linux-modules-nvidia)-(?P<branch>\d+)\b.*"
+)
+
+
+def exchanged(evidence: Evidence, wanted: DriverWanted) -> tuple[str, ...]:
+    """The distribution's packages of a driver that is the wanted one already.
+
+    It loads, and still NVIDIA's packages of the same version take their place: one source for
+    driver, persistence and toolkit, and one pin that holds them together.
+    """
+    if _wrongly_loaded(evidence, wanted) or not lacking_packages(evidence, wanted):
+        return ()
+    named = ((name, _DISTRIBUTIONS.fullmatch(name)) for name in sorted(evidence.packages))
+    return tuple(
+        name
+        for name, found in named
+        if found and found["branch"] == wanted.branch and name not in wanted.packages
+    )
 
 
 def install_reasons(evidence: Evidence, wanted: DriverWanted) -> list[str]:

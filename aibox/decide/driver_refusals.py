@@ -163,20 +163,21 @@ def _kernel_too_new(evidence: Evidence, wanted: DriverWanted) -> Refusal | None:
 def reboot_refusal(
     reasons: Sequence[str],
     changes: Sequence[str],
-    serving: bool,
+    serving: Sequence[tuple[str, str]],
     wanted: DriverWanted,
     keeps: str | None = None,
 ) -> Refusal | None:
     """A server that answers is not rebooted away. reasons: for the reboot; changes: what would be
-    installed before it; serving: whether /health answers; keeps: a version that could stay."""
+    installed before it; serving: (who serves, how to stop it); keeps: a version that could stay."""
     if not reasons or not serving or wanted.reboot_while_serving:
         return None
     would = [f"install driver {wanted.version} ({'; '.join(changes)})"] if changes else []
     return Refusal(
-        f"the server answers, and the run would {' and '.join([*would, 'reboot'])}: "
+        f"{', '.join(who for who, _ in serving)} answer{'s' if len(serving) == 1 else ''}, and the "
+        f"run would {' and '.join([*would, 'reboot'])}: "
         f"{'; '.join(reasons)}",
         "a server that may be interrupted",
-        f"when it suits, stop it (`systemctl stop {wanted.server_unit}`) and run again, or set "
+        f"when it suits, stop it ({', '.join(stop for _, stop in serving)}) and run again, or set "
         "reboot_while_serving = True"
         + (f'; or keep the driver that runs: driver_version = "{keeps}"' if keeps else ""),
     )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from aibox.decide.driver import DriverWanted, header_packages
+from aibox.decide.driver import DriverWanted, header_packages, packages_of_loaded
 from aibox.decide.driver_evidence import Evidence
 from aibox.decide.toolkit import toolkit_package
 
@@ -117,6 +117,7 @@ def repository_question(evidence: Evidence, wanted: DriverWanted) -> dict[str, A
         "packages": [f"{name}={wanted.version}-*" for name in wanted.packages],
         "toolkit": toolkit_package(wanted.cuda) if wanted.cuda else None,
         "headers": list(header_packages(evidence)),
+        "also": list(packages_of_loaded(evidence, wanted)),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -174,7 +175,7 @@ def changes(newer: Passed, older: Passed) -> list[str]:
     """How one entry differs from the one before it, in words; empty when it does not."""
     rows = []
     if newer.release_id != older.release_id:
-        rows.append(f"release {release_of(older)} -> {release_of(newer)}")
+        rows.append(f"{release_of(older)} -> {release_of(newer)}")
     if newer.commit != older.commit:
         rows.append(f"weights {weights_of(older)} -> {weights_of(newer)}")
     return rows + flag_changes(older.command[3:], newer.command[3:])
@@ -182,7 +183,10 @@ def changes(newer: Passed, older: Passed) -> list[str]:
 
 def release_of(entry: Passed) -> str:
     """By its id; of a unit that was found only the venv is known, or not even that."""
-    return entry.release_id or "a vLLM of its own"
+    if not entry.release_id:
+        return "a vLLM of its own"
+    ours = re.fullmatch(r"\d\S*-[0-9a-f]{8}", entry.release_id)
+    return f"vLLM {entry.release_id}" if ours else f"your own venv {entry.release}"
 
 
 def weights_of(entry: Passed) -> str:

@@ -182,6 +182,11 @@ def _weights(found: Account) -> str | None:
 
 
 def _kv_cache(found: Account) -> str | None:
+    if found.kv_cache is not None and found.kv_cache <= 0:
+        return (
+            f"none: the server needs {-found.kv_cache:.2f} GiB more than its share of the card "
+            "before it; it takes a higher gpu-memory-utilization, or a model that is smaller"
+        )
     parts = [_gib(found.kv_cache), found.kv_tokens and f"{found.kv_tokens:,} tokens"]
     return ", ".join(str(part) for part in parts if part) or None
 

@@ -6,7 +6,7 @@ stage has, and the facts are its own words and figures.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from aibox.decide.figures import duration, gigabytes, size
@@ -69,8 +69,9 @@ class Service:
 class PlanFacts:
     """steps: stage -> (operations with something to do, all of them), in their order.
 
-    pins: the weights that this run pins, in words; None where they are pinned. replaced: what is a
-    person's own and makes way. found: whether a unit of theirs does.
+    cut_off: who serves now and is ended by a reboot, in words. pins: the weights that this run
+    pins, in words; None where they are pinned. added: to apt and to the boot, see added().
+    replaced: what is a person's own and makes way. found: whether a unit of theirs does.
     """
 
     steps: Mapping[str, tuple[int, int]]
@@ -82,6 +83,8 @@ class PlanFacts:
     replaced: Sequence[str]
     found: bool
     pins: str | None = None
+    cut_off: Sequence[str] = ()
+    added: Sequence[tuple[str, str]] = ()
 
 
 def rows(facts: PlanFacts) -> Rows:
@@ -93,11 +96,37 @@ def rows(facts: PlanFacts) -> Rows:
         *([("pins", facts.pins)] if facts.pins else []),
         *labelled("fetches", [*_fetches(facts.fetches), *_how_long(facts.fetches, facts.rate)]),
         *labelled("disk", [_disk(one) for one in facts.disks]),
-        ("reboot", _reboot(facts.reboot)),
+        ("reboot", _reboot(facts.reboot, facts.cut_off)),
         ("service", _service(facts.service)),
+        *facts.added,
         *labelled("replaces", list(facts.replaced) or ["nothing of yours"]),
         *labelled("undo", _undo(facts)),
     ]
+
+
+# What a run adds to the machine beside packages and files of its own, by its operations' names.
+_APT = {
+    "Base | apt waits for its lock": "5 minutes of patience with its lock",
+    "Driver | NVIDIA's repository": "NVIDIA's repository, by its own key",
+    "Driver | Debian's component contrib": "Debian's component contrib",
+    "Driver | The driver's version is pinned": "a pin of the driver's version",
+    "Driver | Unattended upgrades leave it alone": "no unattended upgrades of the driver",
+}
+_BOOT = {
+    "Driver | nouveau is off": "nouveau blacklisted",
+    "Driver | nvidia-uvm at boot": "nvidia-uvm loaded",
+    "Driver | Initramfs without nouveau": "the initramfs made anew",
+    "Driver | Persistence starts at boot": "nvidia-persistenced started",
+}
+
+
+def added(due: Collection[str]) -> Rows:
+    """What comes into apt's settings and into the boot. due: names of operations with work."""
+    texts = {
+        "apt": [words for name, words in _APT.items() if name in due],
+        "boot": [words for name, words in _BOOT.items() if name in due],
+    }
+    return [(label, f"gets {', '.join(words)}") for label, words in texts.items() if words]
 
 
 def labelled(label: str, texts: Sequence[str]) -> Rows:
@@ -155,8 +184,11 @@ def disk_changes(report: BoxReport, needs: Sequence[Need]) -> list[DiskChange]:
     ]
 
 
-def _reboot(reasons: Sequence[str]) -> str:
-    return f"once, by itself: {shortened(reasons)}" if reasons else "none"
+def _reboot(reasons: Sequence[str], cut_off: Sequence[str]) -> str:
+    if not reasons:
+        return "none"
+    cut = f"; it cuts off {shortened(cut_off)}" if cut_off else ""
+    return f"once, by itself: {shortened(reasons)}{cut}"
 
 
 def shortened(reasons: Sequence[str]) -> str:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from aibox.decide import driver, driver_refusals, vram
@@ -37,10 +37,11 @@ class Disk:
 
 @dataclass(frozen=True)
 class PortOwner:
-    """The process that listens on a port, and the systemd unit it belongs to.
+    """A process that listens, and the systemd unit it belongs to.
 
     manager: who keeps it, "system", "user", "container" or "none". user: its owner's name. vllm:
-    whether it is a server of vLLM.
+    whether it is a server of vLLM. starter: the unit of the system that starts its container.
+    ports: all that it listens on, where that was asked.
     """
 
     pid: int
@@ -49,6 +50,16 @@ class PortOwner:
     manager: str = "system"
     user: str | None = None
     vllm: bool = False
+    starter: str | None = None
+    ports: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ForeignUnit:
+    """A person's own unit of the server's name: where its file lies, what it starts."""
+
+    path: str
+    starts_container: bool
 
 
 @dataclass(frozen=True)
@@ -84,11 +95,12 @@ class BoxReport:
     clock: float
     disks: Mapping[str, Disk]
     ports: Mapping[int, PortOwner | None]
+    serving: tuple[PortOwner, ...]  # the server's unit and every vLLM, where they listen
     dpkg_present: bool
     dpkg_broken: tuple[str, ...]
     gpu: Gpu
     account: Account | None  # of the server's user
-    foreign_unit: bool  # a unit file of the server's name that no deploy has written
+    foreign_unit: ForeignUnit | None  # of the server's name, which no deploy has written
     sizes: Mapping[str, int]
 
     @classmethod
@@ -108,11 +120,12 @@ class BoxReport:
             clock=report.seconds("clock"),
             disks={path: _disk(part) for path, part in report.parts("disks").items()},
             ports=_ports(report.part("ports")),
+            serving=_serving(report),
             dpkg_present=dpkg.truth("present"),
             dpkg_broken=dpkg.texts("broken"),
             gpu=_gpu(report.part("gpu")),
             account=_account(report),
-            foreign_unit=report.truth("foreign_unit"),
+            foreign_unit=_foreign_unit(report),
             sizes=report.part("sizes").counts(),
         )
 
@@ -143,12 +156,12 @@ def judge(
     evidence: Evidence,
     driver_wanted: DriverWanted,
     *,
-    serving: bool,
+    serving: Sequence[PortOwner],
     offered: RepositoryAnswer | None,
 ) -> list[Refusal]:
     """Every reason why this box cannot be built; empty when it can.
 
-    serving: whether the server answers requests now. offered: what NVIDIA's repository said, None
+    serving: whoever a reboot would cut off. offered: what NVIDIA's repository said, None
     where it was not asked. A driver that is missing, too old or of the wrong kind is no reason:
     the driver stage sees to it.
     """
@@ -164,20 +177,42 @@ def judge(
         _memory(report),
         _clock(report, wanted),
         _port(report, wanted),
+        _container(report, wanted),
         _user(report, wanted),
         *driver_refusals.refusals(evidence, driver_wanted, _nvml(report.gpu)),
         driver_refusals.reboot_refusal(
             reboot,
             changes,
-            serving,
+            [cut_off(one, wanted.server_unit) for one in serving],
             driver_wanted,
-            driver.could_stay(evidence, driver_wanted),
+            driver.could_stay(evidence, driver_wanted, offered.offers if offered else {}),
         ),
         _power(report, driver_wanted),
         *_repository(report, evidence, driver_wanted, offered),
         *_disk_faults(report, wanted, offered.needed_bytes if offered else 0),
     ]
     return [fault for fault in faults if fault is not None]
+
+
+def serving_now(text: str) -> tuple[PortOwner, ...]:
+    """The probe's answer to "serving". Raises ValueError for one of another form."""
+    return _serving(document("report", f'{{"serving": {text}}}'))
+
+
+def cut_off(owner: PortOwner, unit: str) -> tuple[str, str]:
+    """(who serves, how to stop it) in words. unit: the server's own, without ".service"."""
+    ports = ", ".join(map(str, owner.ports))
+    on = f"port{'s' if len(owner.ports) > 1 else ''} {ports}"
+    if owner.manager == "system" and owner.unit == f"{unit}.service":
+        return f"the server ({owner.unit}, {on})", f"`systemctl stop {unit}`"
+    if owner.manager == "container":
+        if owner.starter:
+            return f"a vLLM in a container of {owner.starter}", f"`systemctl stop {owner.starter}`"
+        return f"a vLLM in the container {owner.unit}", f"`docker stop {owner.unit or 'NAME'}`"
+    if owner.unit:
+        whose = f" of {owner.user}" if owner.manager == "user" else ""
+        return f"{owner.unit}{whose} ({on})", _stopping(owner, "stop")
+    return f"{owner.name} (pid {owner.pid}, {on})", _stopping(owner, "stop")
 
 
 def can_ask_apt(report: BoxReport) -> bool:
@@ -309,6 +344,8 @@ def _port(report: BoxReport, wanted: Wanted) -> Refusal | None:
     ours = f"{wanted.server_unit}.service"
     if owner is None or (owner.unit == ours and owner.manager == "system"):
         return None
+    if owner.starter == ours and report.foreign_unit and report.foreign_unit.starts_container:
+        return None  # it is told once
     return Refusal(
         f"port {wanted.server_port} belongs to {_shown_owner(owner)}",
         f"a free port, or {ours} on it",
@@ -326,12 +363,30 @@ def _port_remedy(owner: PortOwner, port: int) -> str:
             f'adopt it: set server_unit = "{name}" in group_data/site.py (your unit is kept, and '
             f"one command brings it back); {other}"
         )
+    if owner.starter:
+        return (
+            f"stop it on the box with `systemctl disable --now {owner.starter}`, which starts the "
+            f"container (a server in one can't be adopted), {other}"
+        )
     if owner.manager == "container":
         return (
             f"stop the container on the box (`docker ps --filter publish={port}` names it, then "
             f"`docker update --restart=no NAME` and `docker stop NAME`), {other}"
         )
     return f"stop it on the box with {_stopping(owner)}, {other}"
+
+
+def _container(report: BoxReport, wanted: Wanted) -> Refusal | None:
+    """Its server is no process of the unit, so no gate could tell whether it serves again."""
+    if report.foreign_unit is None or not report.foreign_unit.starts_container:
+        return None
+    unit = f"{wanted.server_unit}.service"
+    return Refusal(
+        f"{report.foreign_unit.path} starts a container",
+        "a unit that runs vLLM by itself, which can be adopted, or none of that name",
+        f"on the box: `systemctl disable --now {unit}`; and set server_unit to a name that no unit "
+        'has, such as "aibox-vllm", in group_data/site.py: yours stays as it is',
+    )
 
 
 def _user(report: BoxReport, wanted: Wanted) -> Refusal | None:
@@ -350,7 +405,7 @@ def _shown_owner(owner: PortOwner) -> str:
     if owner.pid == 0:  # its process is hidden from the probe
         return owner.name
     if owner.manager == "container":
-        kept = "a container"
+        kept = f"a container of {owner.starter}" if owner.starter else "a container"
     elif owner.manager == "user" and owner.unit:
         kept = f"{owner.unit}, a unit of the user {owner.user}"
     else:
@@ -358,11 +413,11 @@ def _shown_owner(owner: PortOwner) -> str:
     return f"{owner.name} (pid {owner.pid}, {kept})"
 
 
-def _stopping(owner: PortOwner) -> str:
+def _stopping(owner: PortOwner, verb: str = "disable --now") -> str:
     if owner.unit and owner.manager == "user":
-        return f"`systemctl --user -M {owner.user}@ disable --now {owner.unit}`"
+        return f"`systemctl --user -M {owner.user}@ {verb} {owner.unit}`"
     if owner.unit:
-        return f"`systemctl disable --now {owner.unit}`"
+        return f"`systemctl {verb} {owner.unit}`"
     return f"`kill {owner.pid}`" if owner.pid else "its own means (`ss -ltnp` names it)"
 
 
@@ -472,6 +527,18 @@ def _ports(part: Part) -> dict[int, PortOwner | None]:
     return owners
 
 
+def _foreign_unit(report: Part) -> ForeignUnit | None:
+    part = report.part_or_none("foreign_unit")
+    return ForeignUnit(part.text("path"), part.truth("starts_container")) if part else None
+
+
+def _serving(report: Part) -> tuple[PortOwner, ...]:
+    return tuple(
+        replace(_owner(part), ports=part.whole_numbers("ports"))
+        for part in report.list_of_parts("serving")
+    )
+
+
 def _account(report: Part) -> Account | None:
     if report.value.get("account", {}) is None:
         return None
@@ -487,6 +554,7 @@ def _owner(part: Part) -> PortOwner:
         manager=part.text_or_none("manager") or "none",
         user=part.text_or_none("user"),
         vllm=part.truth("vllm"),
+        starter=part.text_or_none("starter"),
     )
 
 

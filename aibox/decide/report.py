@@ -69,6 +69,12 @@ class Part:
     def counts(self) -> dict[str, int]:
         return {key: self.count(key) for key in self.value}
 
+    def whole_numbers(self, key: str) -> tuple[int, ...]:
+        values = self._get(key, list, "a list of whole numbers")
+        if not all(type(value) is int for value in values):
+            raise ValueError(f"{self.where}.{key}: expected whole numbers, found {short(values)}")
+        return tuple(values)
+
     def number_or_none(self, key: str, words: str = "a number or null") -> float | None:
         if self.is_null(key):
             return None

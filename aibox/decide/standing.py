@@ -66,13 +66,13 @@ def rows(facts: Facts) -> Rows:
     address = f"http://localhost:{server['port']}/v1"
     model = gate.model if gate else server["model"]
     commit = gate.commit if gate else weights["commit"]
-    release = gate.release_id if gate else facts.deployed["release"]["id"]
+    release = release_of(gate) if gate else f"vLLM {facts.deployed['release']['id']}"
     status = f"it is {facts.state}, see `systemctl status {server['unit']}`"
     return [
         ("serves", f"{model} on {address}" if facts.serves else f"nothing on {address}"),
         ("since", status if facts.since is None else moment(facts.since)),
         ("model", f"{weights['repository']} at {commit[:12]}"),
-        ("release", f"vLLM {release}"),
+        ("release", release),
         ("driver", facts.driver or "none is loaded"),
         ("MTP", mtp_of(facts)),
         ("speed", speed_of(facts)),
@@ -212,7 +212,7 @@ def history_rows(
         how = HOW.get(entry.how, entry.how)
         lines.append(
             f"{number:>2}  {entry.sha256[:12]}  {moment(entry.when)}  by {how}: {entry.model}, "
-            f"vLLM {release_of(entry)}{start}{down}"
+            f"{release_of(entry)}{start}{down}"
         )
         older = passed[number] if number < len(passed) else None
         rows = changes(entry, older) if older else []

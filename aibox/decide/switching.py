@@ -65,7 +65,7 @@ def notes(entry: Passed, flags: Mapping[str, Any]) -> list[str]:
 def serves_again(entry: Passed) -> str:
     """What runs after the way back."""
     return (
-        f"back to the last good unit ({entry.model}, vLLM {release_of(entry)}, unit "
+        f"back to the last good unit ({entry.model}, {release_of(entry)}, unit "
         f"{entry.sha256[:12]}): it has passed its gate again and serves"
     )
 

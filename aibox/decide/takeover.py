@@ -1,6 +1,5 @@
-"""Weights that a person's box holds already: where they may lie, and whether they can be shared."""
+"""Weights that a person's box holds already: where they may lie."""
 
-import stat
 from collections.abc import Mapping
 
 from aibox.decide.weights import LockedFile
@@ -27,12 +26,3 @@ def asked(
     return {
         path: (file.size, patterns(repository, commit, path, file)) for path, file in files.items()
     }
-
-
-def can_be_shared(mode: int) -> bool:
-    """Whether a person's file can be ours as well by a hard link, which shares owner and mode.
-
-    mode: st_mode. The server must be able to read it, nobody but its owner may write to it.
-    """
-    bits = stat.S_IMODE(mode)
-    return stat.S_ISREG(mode) and bits & 0o444 == 0o444 and not bits & 0o7022

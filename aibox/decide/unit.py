@@ -66,19 +66,22 @@ def _writable(name: str, word: str) -> str:
     return word
 
 
+OWN_FLAGS = (["--host", "localhost"], ["--allowed-origins", "[]"])  # whatever the card says
+
+
 def server_command(
     release_folder: str, weights_folder: str, port: int, flags: Mapping[str, FlagValue]
 ) -> list[list[str]]:
     """The whole command, one list of words for each line of the unit.
 
-    The unit's own flags come first. allowed-origins is closed because its default lets any page
-    in the owner's browser post to the server.
+    The unit's own flags come first, OWN_FLAGS and the port: allowed-origins is closed because its
+    default lets any page in the owner's browser post to the server.
     """
     return [
         [f"{release_folder}/bin/vllm", "serve", weights_folder],
-        ["--host", "localhost"],
+        list(OWN_FLAGS[0]),
         ["--port", str(port)],
-        ["--allowed-origins", "[]"],
+        list(OWN_FLAGS[1]),
         *flag_lines(flags),
     ]
 

@@ -160,7 +160,8 @@ def lay_cache(box: Box) -> None:
     found, packed = tiny(), io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         for path, entry in found.entries.items():
-            archive.add(entry.file, f"blobs/{entry.etag}", filter=plain)
+            kind = for_his_group if path == "config.json" else plain
+            archive.add(entry.file, f"blobs/{entry.etag}", filter=kind)
             link = tarfile.TarInfo(f"snapshots/{found.commit}/{path}")
             link.type, link.linkname = tarfile.SYMTYPE, f"../../blobs/{entry.etag}"
             archive.addfile(link)
@@ -168,7 +169,7 @@ def lay_cache(box: Box) -> None:
         ref.size = len(found.commit)
         archive.addfile(ref, io.BytesIO(found.commit.encode()))
     folder = cached()
-    unpack = f"mkdir -p {folder} && base64 -d | tar xzC {folder}"
+    unpack = f"umask 0002; mkdir -p {folder} && base64 -d | tar xzC {folder}"
     box.run(
         ["runuser", "-u", ME, "--", "sh", "-c", unpack],
         text=base64.b64encode(packed.getvalue()).decode(),
@@ -177,6 +178,13 @@ def lay_cache(box: Box) -> None:
 
 def plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.mode, member.mtime = 0o644, 1_700_000_000
+    return member
+
+
+def for_his_group(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """As Ubuntu's umask, 0002, makes them all."""
+    member = plain(member)
+    member.mode = 0o664
     return member
 
 

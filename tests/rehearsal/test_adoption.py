@@ -71,10 +71,14 @@ def test_a_server_built_by_hand_is_adopted_and_undone_in_one_command(
     make_box: MakeBox, hub: Hub
 ) -> None:
     box, data = make_seed_box(make_box, hub, "adopt-seed"), standin(hub.url)
-    before = his(box)
+    box.run("useradd --system --home-dir /srv/llm --shell /bin/bash vllm")
+    box.run("systemd-run -q --uid=vllm sleep infinity")  # usermod fails while a user runs anything
+    account = "getent passwd vllm; id vllm"
+    before, user = his(box), box.run(account).stdout
     hub.ctl(clear_log=True)
     ended = deploy({box: data}, "-y")
     assert ended.code == 0, ended.said
+    assert box.run(account).stdout == user
     assert weights_sent(hub) == 0
     assert f"taken over from {HOME}/.cache/huggingface/hub" in ended.said
     assert "draft tokens accepted" in ended.said

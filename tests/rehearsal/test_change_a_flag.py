@@ -79,8 +79,10 @@ def test_a_like_one_is_refused_as_well_without_a_try(box: Box, data: HostData) -
 def test_a_flag_that_is_refused_stops_nothing(box: Box, data: HostData) -> None:
     running = process_of(box)
     wrong = scripted(data, **{"tool-call-parser": "qwen3_codr", "max-num-seqz": 4})
+    looked = the_one_refusal(deploy({box: wrong}, "--dry"))
+    assert "max-num-seqz" in looked.found and "qwen3_codr" in looked.found
     refusal = the_one_refusal(deploy({box: wrong}, "-y"))
-    assert "max-num-seqz" in refusal.found
+    assert (refusal.found, refusal.do) == (looked.found, looked.do)
     assert process_of(box) == running
 
 

@@ -19,7 +19,7 @@ from tests.rehearsal.emulation.hub import Hub
 from tests.rehearsal.jobs import until
 from tests.rehearsal.provision import HERE, Deploy, deploy, standin
 from tests.rehearsal.refusal import the_one_refusal, untouched
-from tests.rehearsal.seed_box import HOME, ME, VENV, seeded, snapshot
+from tests.rehearsal.seed_box import HOME, ME, VENV, seeded, snapshot, write
 
 PAGE, PLAN = "no deploy has been here yet", "what this run would do"
 SECRET = "sk-very-secret-4711"
@@ -160,6 +160,50 @@ def test_a_vllm_by_hand_is_shown_with_what_clients_would_lose_and_no_secret(
     assert 'clients ask for the model "coder"' in page
     assert "other machines reach port 9000 directly" in page
     assert "clients need an API key" in page
+
+
+def test_his_server_on_another_port_is_not_rebooted_away(seed: Box, hub: Hub) -> None:
+    seed.run(["sed", "-i.kept", "s/--port 8000/--port 9000/", INSTALLED])
+    try:
+        seed.run(f"systemctl daemon-reload && systemctl restart {UNIT}")
+        until(lambda: "9000" in seed.run("ss -ltn").stdout, "it does not listen", 30)
+        with untouched(seed):
+            ended = dry(seed, hub, driver_version="595.71.05")
+            planned = dry(seed, hub, driver_version="595.71.05", reboot_while_serving=True)
+    finally:
+        seed.run(f"mv {INSTALLED}.kept {INSTALLED}")
+        restart(seed)
+    said = the_one_refusal(ended)
+    assert said.found.startswith("the server (vllm-coder.service, port 9000) answers, and the run")
+    plan = text(planned, PLAN)
+    assert "it cuts off the server (vllm-coder.service, port 9000)" in plan, plan
+    assert "vllm-coder.service serves until its turn" in plan
+
+
+DOCKER = "/usr/local/bin/docker"  # a stand-in: it waits, as the client does for its container
+IN_DOCKER = f"[Service]\nExecStart={DOCKER} run -p 8000:8000 vllm/vllm-openai --model x\n"
+
+
+@pytest.mark.long
+def test_a_unit_that_starts_a_container_has_one_answer(seed: Box, hub: Hub) -> None:
+    seed.run(f"systemctl stop {UNIT}")
+    write(seed, DOCKER, "#!/bin/sh\nexec sleep infinity\n")
+    write(seed, "/etc/systemd/system/qwen.service", IN_DOCKER)
+    seed.run(f"chmod 755 {DOCKER}; systemctl daemon-reload; systemctl start qwen")
+    scope = f"systemd-run -q --scope --unit=docker-{'a' * 64} runuser -u {ME} --"
+    command = f"{VENV}/bin/python {VENV}/bin/vllm serve {snapshot()} --port 8000"
+    seed.run(f"(cd {HOME}; exec {scope} {command}) </dev/null >/dev/null 2>&1 &")
+    try:
+        until_it_answers(seed)
+        ended = dry(seed, hub)
+    finally:
+        seed.run(f"systemctl stop docker-{'a' * 64}.scope qwen; systemctl start {UNIT}")
+        seed.run(f"rm {DOCKER} /etc/systemd/system/qwen.service; systemctl daemon-reload")
+    said, page = the_one_refusal(ended), text(ended, PAGE)
+    assert "a container of qwen.service" in said.found
+    assert "`systemctl disable --now qwen.service`, which starts the container" in said.do
+    assert "docker stop" not in ended.said and "adopt it" not in ended.said
+    assert "before the deploy: systemctl disable --now qwen.service" in one_line(page), page
 
 
 def one_line(page: str) -> str:

@@ -255,7 +255,8 @@ def run_well(box: Box, hub: Hub, **data: object) -> None:
 def test_a_server_that_answers_is_not_rebooted_unless_allowed(serving: Box, hub: Hub) -> None:
     data = {**standin(hub.url), "driver_version": "595.71.05"}
     said = run_refused(serving, data)
-    assert said.found.startswith("the server answers, and the run would install driver 595.71.05")
+    who = "the server (vllm-coder.service, port 8000)"
+    assert said.found.startswith(f"{who} answers, and the run would install driver 595.71.05")
     assert "and reboot: the loaded module is 580.178.04, not 595.71.05" in said.found
     assert said.expected == "a server that may be interrupted"
     assert "`systemctl stop vllm-coder`" in said.do and "reboot_while_serving = True" in said.do

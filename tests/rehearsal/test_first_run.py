@@ -93,12 +93,14 @@ def test_from_a_clone_to_a_token(control: Control, box: Box, jump: Box) -> None:
         give_password(run)
         run.wait_for(PROMPT)
         assert_planned(run.said)
+        tables, plan = map(run.said.index, ("--> Detected changes", "what this run would do"))
+        assert tables < plan < run.said.index(PROMPT), run.said  # what is read stands last
         assert not (control.project / LOCK).exists()  # whoever reads the plan has pinned nothing
         run.type("\n")
         assert run.ended(300) == 0, run.said
     assert PASSWORD not in run.said
     assert run.said.count("sudo password:") == 1, run.said
-    last_screen = run.said[run.said.index("Starting operation: Proof | The last screen") :]
+    last_screen = run.said[run.said.index("--> Results:") :]
     for words in (
         "http://localhost:8000/v1",
         "draft tokens accepted",

@@ -1,6 +1,7 @@
 """What a deploy would change about a server that a person runs, and what their clients notice."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,6 +46,7 @@ def found(
         "text": f"[Service]\nUser=me\nExecStart={' '.join(command[1:])}\n",
         "drop_ins": {},
         "manager": "system",
+        "starter": None,
         "within": None,
         "user": "me",
         "pid": 7,
@@ -133,6 +135,11 @@ NAMED = "--served-model-name qwen3.8-27b --host localhost"
             'serve = {"max-model-len": 300000}',
         ),
         (
+            found(f"{NAMED} --max-num-seqs 512"),
+            "of more than 480 requests at the same time the rest waits; up to 512 ran together",
+            'serve = {"max-num-seqs": 512}',
+        ),
+        (
             found(f"{NAMED} --enable-lora --lora-modules a=/x b=/y"),
             "its LoRA adapters are not served",
             'serve = {"enable-lora": True, "lora-modules": ["a=/x", "b=/y"]}',
@@ -162,6 +169,16 @@ NAMED = "--served-model-name qwen3.8-27b --host localhost"
             "can't be adopted",
             "docker stop 0123456789ab",
         ),
+        (
+            found(NAMED, unit="0123456789ab", manager="container", starter="qwen.service"),
+            "qwen.service starts a container: it can't be adopted",
+            "before the deploy: systemctl disable --now qwen.service",
+        ),
+        (
+            found(NAMED, pid=None, starter=UNIT),
+            f"{UNIT} starts a container: it can't be adopted",
+            'server_unit = "aibox-vllm" in group_data/site.py',
+        ),
         (found(NAMED, unit=None, manager="none"), "can't be adopted", "stop it where"),
     ],
 )
@@ -169,6 +186,17 @@ def test_each_consequence_comes_with_what_keeps_it(box: Discovered, what: str, k
     ((said, remedy),) = met(box)
     assert said.startswith(what) or what in said
     assert keep in remedy
+
+
+def test_a_prefix_cache_that_goes_is_a_consequence() -> None:
+    box = found(f"{NAMED} --enable-prefix-caching")
+    server = box.servers[0]
+    assert server.launch is not None
+    without = replace(OURS, flags=("--served-model-name", "qwen3.8-27b"))
+    [one] = adopting.consequences(server, server.launch, without, box)
+    assert "there is no prefix cache" in one.what
+    assert one.keep == 'serve = {"enable-prefix-caching": True} keeps it'
+    assert met(box) == []
 
 
 @pytest.mark.parametrize(
@@ -204,14 +232,18 @@ def changes(box: Discovered) -> list[str]:
 
 
 def test_flags_stand_line_by_line_what_changes_first() -> None:
-    rows = changes(found(f"{NAMED} --max-num-seqs 512 --swap-space 4 --max-model-len 262144"))
-    assert rows[:4] == [
+    words = "--max-num-seqs 512 --swap-space 4 --max-model-len 262144"
+    rows = changes(found(f"--host 0.0.0.0 {words} --allow-credentials"))
+    assert rows[:7] == [
+        "--host 0.0.0.0 -> --host localhost",
         "--max-num-seqs 512 -> --max-num-seqs 480",
         '+ --speculative-config {"method":"mtp","num_speculative_tokens":2}',
+        "+ --allowed-origins []",
         "+ --enable-prefix-caching",
         "- --swap-space 4",
+        "- --allow-credentials",
     ]
-    assert rows[4] == "user me -> vllm"
+    assert rows[7] == "user me -> vllm"
     assert rows[-1].startswith("sandbox: ")
 
 
@@ -263,5 +295,7 @@ def test_the_one_of_our_name_or_port_is_what_a_deploy_stands_in_for(
 
 def test_only_a_unit_that_is_adopted_can_be_brought_back() -> None:
     assert any("--data to=found" in row for row in adopting.stays(server(), OURS))
+    assert any("files of its user" in row for row in adopting.stays(server(user=None), OURS))
     assert adopting.stays(server(manager="container"), OURS) == []
+    assert adopting.stays(server(starter=UNIT), OURS) == []
     assert adopting.stays(server(unit="other.service"), OURS) == []

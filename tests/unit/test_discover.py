@@ -97,10 +97,16 @@ def test_units_that_would_start_one_are_found(
     (folder / "his.service").write_text(start)
     (folder / "vllm-coder.service").write_text("[Service]\nExecStart=/opt/start.sh\n")
     (folder / "other.service").write_text("[Service]\nExecStart=/bin/true\n")
+    elsewhere = tmp_path / "usr/local/lib/systemd/system"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "his.service").write_text("[Service]\nExecStart=/hidden/vllm serve /q\n")
+    (elsewhere / "docker.service").write_text("[Service]\nExecStart=/docker run i vllm serve /q\n")
+    (elsewhere / "vllm@.service").write_text(start)
     found = discover.idle_units("vllm-coder.service")
-    assert [(one["unit"], one["user"], one["port"]) for one in found] == [
-        ("his.service", "me", 9000),
-        ("vllm-coder.service", "root", None),
+    assert [(one["unit"], one["user"], one["port"], one["starter"]) for one in found] == [
+        ("his.service", "me", 9000, None),
+        ("vllm-coder.service", "root", None, None),
+        ("docker.service", "root", 8000, "docker.service"),
     ]
 
 

@@ -9,8 +9,8 @@ import pytest
 from aibox.decide import discovery_page
 from aibox.decide.discovery import Discovered
 from aibox.decide.preflight import BoxReport
+from tests.unit.driver_report import UBUNTU, bare, driven, evidence, package
 from tests.unit.driver_report import WANTED as DRIVER
-from tests.unit.driver_report import bare, driven, evidence
 from tests.unit.test_adopting import CACHED, NAMED, OURS, found
 from tests.unit.test_preflight import at, good_report
 
@@ -110,6 +110,18 @@ def test_a_wrong_card_is_told_before_anything_is_refused(
 )
 def test_what_becomes_of_the_driver_is_told(driver: dict[str, Any], words: str) -> None:
     assert f"driver {words}" in "\n".join(page(empty(), None, driver))
+
+
+def test_a_right_driver_in_packages_of_the_distribution_is_told_of_the_exchange() -> None:
+    packages = {"nvidia-driver-580-open": package(), "nvidia-compute-utils-580": package()}
+    found = evidence(driven() | {"packages": packages})
+    parsed = BoxReport.parse(json.dumps(good_report()))
+    rows = dict(discovery_page.page(parsed, found, UBUNTU, empty(), OURS))
+    assert rows["driver"] == (
+        "580.178.04, open modules: the right one; a deploy exchanges its packages "
+        "(nvidia-compute-utils-580; nvidia-driver-580-open) for NVIDIA's own of the same version, "
+        "without a reboot"
+    )
 
 
 def test_acceptance_is_told_where_the_server_tells_it() -> None:

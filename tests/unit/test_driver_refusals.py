@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aibox.decide.driver import DriverWanted, could_stay
+from aibox.decide.driver import DriverWanted, could_stay, exchanged
 from aibox.decide.driver_evidence import Loaded
 from aibox.decide.driver_refusals import (
     NvmlAnswer,
@@ -311,31 +311,42 @@ def test_all_faults_come_at_once() -> None:
 
 # --- a reboot while the server answers ---
 
+OURS = ("the server", "`systemctl stop vllm-coder`")
+
 
 @pytest.mark.parametrize(
     ("reasons", "serving", "allowed", "refused"),
     [
-        (["nouveau is loaded"], True, False, True),
-        (["nouveau is loaded"], True, True, False),
-        (["nouveau is loaded"], False, False, False),
-        ([], True, False, False),
+        (["nouveau is loaded"], [OURS], False, True),
+        (["nouveau is loaded"], [OURS], True, False),
+        (["nouveau is loaded"], [], False, False),
+        ([], [OURS], False, False),
     ],
 )
 def test_a_server_that_answers_is_not_rebooted_away(
-    reasons: list[str], serving: bool, allowed: bool, refused: bool
+    reasons: list[str], serving: list[tuple[str, str]], allowed: bool, refused: bool
 ) -> None:
     wanted = replace(WANTED, reboot_while_serving=allowed)
     refusal = reboot_refusal(reasons, ["a is 1, not 2"], serving, wanted)
     assert (refusal is not None) == refused
     if refusal is not None:
-        assert "install driver 580.178.04 (a is 1, not 2) and reboot" in refusal.found
+        assert refusal.found.startswith("the server answers, and the run would install driver ")
+        assert "580.178.04 (a is 1, not 2) and reboot" in refusal.found
         assert "nouveau is loaded" in refusal.found
         assert "systemctl stop vllm-coder" in refusal.remedy
         assert refusal.remedy.endswith("reboot_while_serving = True")
 
 
+def test_each_that_answers_is_named_with_how_to_stop_it() -> None:
+    two = [OURS, ("qwen.service (port 9000)", "`systemctl stop qwen.service`")]
+    refusal = reboot_refusal(["nouveau is loaded"], [], two, WANTED)
+    assert refusal is not None
+    assert refusal.found.startswith("the server, qwen.service (port 9000) answer, and the run")
+    assert "(`systemctl stop vllm-coder`, `systemctl stop qwen.service`)" in refusal.remedy
+
+
 def test_a_driver_that_would_do_may_stay() -> None:
-    kept = reboot_refusal(["595 is loaded"], [], True, WANTED, keeps="595.71.05")
+    kept = reboot_refusal(["595 is loaded"], [], [OURS], WANTED, keeps="595.71.05")
     assert kept is not None
     assert kept.remedy.endswith('keep the driver that runs: driver_version = "595.71.05"')
 
@@ -354,7 +365,49 @@ def test_a_driver_that_would_do_may_stay() -> None:
 )
 def test_which_driver_would_do(loaded: dict[str, Any] | None, stays: str | None) -> None:
     found = replace(evidence(driven()), loaded=Loaded(**loaded) if loaded else None)
-    assert could_stay(found, WANTED) == stays
+    versions = [f"{one}-1" for one in ("595.71.05", "580.65.06", "580.65.05", "580.178.04")]
+    assert could_stay(found, WANTED, dict.fromkeys(WANTED.packages, versions)) == stays
+
+
+def test_a_driver_whose_packages_nobody_has_is_no_way_out() -> None:
+    found = replace(evidence(driven()), loaded=Loaded("595.71.05", open=True))
+    some = {name: ["595.71.05-1"] for name in WANTED.packages[1:]}
+    assert could_stay(found, WANTED, some) is None
+    assert could_stay(found, WANTED, {}) is None
+    there = evidence(driven() | {"packages": with_packages(dict.fromkeys(WANTED.packages, NEWER))})
+    assert could_stay(replace(there, loaded=found.loaded), WANTED, {}) == "595.71.05"
+    assert could_stay(replace(UBUNTUS, loaded=found.loaded), IN_595, {}) is None
+
+
+NEWER = package("595.71.05-1")
+IN_595 = replace(UBUNTU, version="595.58.03")
+UBUNTUS = evidence(
+    driven()
+    | {
+        "loaded": {"version": "595.71.05", "open": True},
+        "library": "595.71.05",
+        "packages": {
+            "libnvidia-compute-595": package("595.71.05-0ubuntu0.24.04.1"),
+            "linux-modules-nvidia-595-open-generic": package("6.8.0-60.63"),
+            "nvidia-driver-595-open": package("595.71.05-0ubuntu0.24.04.1"),
+            "nvidia-settings": package("510.47.03-0ubuntu4"),
+        },
+    }
+)
+
+
+def test_a_right_driver_of_the_distributions_own_packages_is_known() -> None:
+    wanted = replace(UBUNTU, version="595.71.05")
+    assert exchanged(UBUNTUS, wanted) == (
+        "libnvidia-compute-595",
+        "linux-modules-nvidia-595-open-generic",
+        "nvidia-driver-595-open",
+    )
+    assert exchanged(UBUNTUS, IN_595) == ()  # another version: the driver itself is replaced
+    assert exchanged(evidence(driven()), WANTED) == ()
+    mine = dict.fromkeys(wanted.packages, NEWER)
+    both = evidence(driven() | {"packages": mine | {"nvidia-driver-595-open": NEWER}})
+    assert exchanged(replace(both, loaded=UBUNTUS.loaded), wanted) == ()
 
 
 # --- the repository ---

@@ -225,6 +225,9 @@ def test_the_repository_is_tried_with_the_sources_as_they_will_be() -> None:
     assert asked["source"].endswith("Signed-By: @KEY@\n")
     assert asked["packages"][0] == "nvidia-driver-cuda=580.178.04-*"
     assert asked["headers"] == [f"linux-headers-{NEW}", "linux-headers-amd64"]
+    assert asked["also"] == []
+    of_ubuntu = replace(WANTED, os_id="ubuntu", os_version="24.04")
+    assert "libnvidia-compute-580" in repository_question(evidence(), of_ubuntu)["also"]
     assert asked["toolkit"] == "cuda-toolkit-13-0"
     assert repository_question(found, replace(WANTED, cuda=None))["toolkit"] is None
 

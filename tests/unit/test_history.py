@@ -101,7 +101,7 @@ def test_one_that_is_gone_is_refused_by_its_name() -> None:
 def test_changes_in_words() -> None:
     newer = passed("d", ["--seed", "8", "--x"], release_id="0.32.0-bbbbbbbb", commit="d" * 40)
     assert changes(newer, B) == [
-        "release 0.31.0-aaaaaaaa -> 0.32.0-bbbbbbbb",
+        "vLLM 0.31.0-aaaaaaaa -> vLLM 0.32.0-bbbbbbbb",
         f"weights {'c' * 12} -> {'d' * 12}",
         "--seed 7 -> --seed 8",
         "nothing -> --x",
@@ -154,6 +154,20 @@ def test_where_nothing_older_served_the_own_unit_is_offered() -> None:
 def test_what_is_not_known_of_a_found_unit_has_words() -> None:
     his = passed("f", release="", release_id="", weights="Qwen/Q", commit="")
     assert changes(A, his)[:2] == [
-        "release a vLLM of its own -> 0.31.0-aaaaaaaa",
+        "a vLLM of its own -> vLLM 0.31.0-aaaaaaaa",
         f"weights Qwen/Q -> {'c' * 12}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("release_id", "words"),
+    [
+        ("0.31.0-aaaaaaaa", "vLLM 0.31.0-aaaaaaaa"),
+        ("0.31.0+standin-da3f32b2", "vLLM 0.31.0+standin-da3f32b2"),
+        ("vllm-env", "your own venv /home/me/vllm-env"),
+        ("", "a vLLM of its own"),
+    ],
+)
+def test_a_venv_that_was_found_is_not_called_a_release_of_ours(release_id: str, words: str) -> None:
+    entry = passed("f", [], release="/home/me/vllm-env", release_id=release_id)
+    assert history.release_of(entry) == words

@@ -132,3 +132,10 @@ def test_an_account_survives_its_record() -> None:
     assert of_record(REFERENCE.record()) == REFERENCE
     assert of_record(None) == Account()
     assert of_record({"of": "another version", "graphs": "much", "kv_tokens": True}) == Account()
+
+
+def test_a_negative_room_is_told_in_words() -> None:
+    shown = dict(rows(Account(kv_cache=-3.2), None, {}))
+    assert shown["KV cache"].startswith("none: the server needs 3.20 GiB more than its share")
+    assert "gpu-memory-utilization" in shown["KV cache"]
+    assert "-3.2" not in shown["KV cache"]

@@ -9,6 +9,7 @@ import pytest
 from aibox.decide import plan
 from aibox.decide.plan import DiskChange, Fetch, PlanFacts, Rate, Service
 from aibox.decide.preflight import BoxReport, to_write
+from tests.unit.conftest import ROOT
 from tests.unit.test_preflight import GB, WANTED, good_report
 
 SERVICE = Service("vllm-coder.service", restart=True, serves=True, good=True)
@@ -64,6 +65,11 @@ def test_the_whole_page() -> None:
             "fetches weights of x: nothing; they lie on the box\ndisk",
         ),
         ({"reboot": ("nouveau is loaded",)}, "reboot once, by itself: nouveau is loaded"),
+        (
+            {"reboot": ("nouveau is loaded",), "cut_off": ("q.service (port 9000)",)},
+            "nouveau is loaded; it cuts off q.service (port 9000)",
+        ),
+        ({"cut_off": ("q.service",)}, "reboot none\n"),
         ({"reboot": tuple("abcde")}, "reboot once, by itself: a; b; c; and 2 more"),
         ({"replaced": ("a file",)}, "replaces a file"),
         ({"found": True}, "rollback.py --data to=found"),
@@ -100,3 +106,20 @@ def test_a_disk_that_is_not_known_is_left_out() -> None:
     report["disks"] = {}
     parsed = BoxReport.parse(json.dumps(report))
     assert plan.disk_changes(parsed, to_write(parsed, WANTED, 0)) == []
+
+
+def test_what_is_added_to_apt_and_to_the_boot_has_its_rows() -> None:
+    due = {"Driver | NVIDIA's repository", "Driver | nouveau is off", "Server | User vllm"}
+    found = plan.added(due)
+    assert found == [
+        ("apt", "gets NVIDIA's repository, by its own key"),
+        ("boot", "gets nouveau blacklisted"),
+    ]
+    assert "apt gets NVIDIA's repository, by its own key\nboot gets nouveau" in lines(added=found)
+    assert plan.added({"Server | User vllm"}) == []
+
+
+@pytest.mark.parametrize("name", [*plan._APT, *plan._BOOT])
+def test_what_is_added_goes_by_names_that_operations_have(name: str) -> None:
+    stage, _, title = name.partition(" | ")
+    assert f'name="{title}"' in (ROOT / f"tasks/{stage.lower()}.py").read_text()

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aibox.decide.driver_refusals import RepositoryAnswer
-from aibox.decide.preflight import BoxReport, Wanted, can_ask_apt, judge, unfinished, warnings
+from aibox.decide.preflight import (
+    BoxReport,
+    PortOwner,
+    Wanted,
+    can_ask_apt,
+    cut_off,
+    judge,
+    serving_now,
+    unfinished,
+    warnings,
+)
 from tests.unit.driver_report import WANTED as DRIVER
 from tests.unit.driver_report import bare, driven, evidence
 
@@ -33,6 +44,9 @@ WANTED = Wanted(
 )
 
 
+OURS = (PortOwner(7, "python", "vllm-coder.service", ports=(9000,)),)
+
+
 def good_report() -> dict[str, Any]:
     disk = {"filesystem": "66305", "mount": "/", "free_bytes": 200 * GB}
     return {
@@ -50,6 +64,7 @@ def good_report() -> dict[str, Any]:
             "/var/cache/aibox": dict(disk),
         },
         "ports": {"8000": None},
+        "serving": [],
         "dpkg": {"present": True, "broken": []},
         "gpu": {
             "library": True,
@@ -69,7 +84,7 @@ def good_report() -> dict[str, Any]:
             ],
         },
         "account": None,
-        "foreign_unit": False,
+        "foreign_unit": None,
         "sizes": {RELEASE: 0, WEIGHTS: 0},
     }
 
@@ -88,7 +103,7 @@ def refusals(
     report: dict[str, Any],
     driver: dict[str, Any] | None = None,
     *,
-    serving: bool = False,
+    serving: Sequence[PortOwner] = (),
     offered: RepositoryAnswer | None = None,
     **changes: Any,
 ) -> list[str]:
@@ -196,11 +211,42 @@ def test_without_a_driver_the_bus_names_the_card() -> None:
 def test_a_reboot_is_refused_while_the_server_answers() -> None:
     report = at(good_report(), "gpu", MISMATCH)
     old = driven() | {"loaded": {"version": "570.195.03", "open": True}}
-    [refusal] = refusals(report, old, serving=True)
+    [refusal] = refusals(report, old, serving=OURS)
     assert "the loaded module is 570.195.03, not 580.178.04" in refusal
     assert "reboot_while_serving = True" in refusal
-    assert refusals(report, old, serving=True, reboot_while_serving=True) == []
-    assert refusals(good_report(), serving=True) == []
+    assert refusals(report, old, serving=OURS, reboot_while_serving=True) == []
+    assert refusals(good_report(), serving=OURS) == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "who", "stop"),
+    [
+        (OURS[0], "the server (vllm-coder.service, port 9000)", "`systemctl stop vllm-coder`"),
+        (
+            replace(OURS[0], unit="q.service", ports=(9000, 9001)),
+            "q.service (ports 9000, 9001)",
+            "`systemctl stop q.service`",
+        ),
+        (
+            replace(OURS[0], unit="vllm-coder.service", manager="user", user="me"),
+            "vllm-coder.service of me (port 9000)",
+            "`systemctl --user -M me@ stop vllm-coder.service`",
+        ),
+        (
+            replace(OURS[0], unit="0123456789ab", manager="container"),
+            "a vLLM in the container 0123456789ab",
+            "`docker stop 0123456789ab`",
+        ),
+        (
+            replace(OURS[0], unit="0123456789ab", manager="container", starter="q.service"),
+            "a vLLM in a container of q.service",
+            "`systemctl stop q.service`",
+        ),
+        (replace(OURS[0], unit=None, manager="none"), "python (pid 7, port 9000)", "`kill 7`"),
+    ],
+)
+def test_whoever_a_reboot_cuts_off_is_named(owner: PortOwner, who: str, stop: str) -> None:
+    assert cut_off(owner, "vllm-coder") == (who, stop)
 
 
 def test_what_the_kernel_says_of_the_card_is_a_warning() -> None:
@@ -212,9 +258,8 @@ def test_what_the_kernel_says_of_the_card_is_a_warning() -> None:
 def holder(pid: int, name: str, unit: str | None, **more: Any) -> dict[str, Any]:
     """Who holds a port, as the probe tells it."""
     manager = "system" if unit else "none"
-    return {"pid": pid, "name": name, "unit": unit, "manager": manager, "user": "me", **more} | {
-        "vllm": name == "vllm"
-    }
+    kept = {"unit": unit, "manager": manager, "user": "me", "starter": None, **more}
+    return {"pid": pid, "name": name, "vllm": name == "vllm", **kept}
 
 
 @pytest.mark.parametrize(
@@ -235,6 +280,13 @@ def holder(pid: int, name: str, unit: str | None, **more: Any) -> dict[str, Any]
         (
             holder(12, "docker-proxy", None, manager="container"),
             ["a container", "publish=8000", "docker update --restart=no"],
+        ),
+        (
+            holder(12, "docker-proxy", None, manager="container", starter="qwen.service"),
+            [
+                "a container of qwen.service",
+                "`systemctl disable --now qwen.service`, which starts the container",
+            ],
         ),
         (holder(12, "vllm", None), ["no systemd unit", "`kill 12`"]),
         (holder(0, "a hidden process", None, manager=None), ["a hidden process", "ss -ltnp"]),
@@ -369,7 +421,7 @@ def test_all_faults_come_at_once() -> None:
     report["os"] = {"id": "arch", "version_id": "", "pretty_name": "Arch Linux"}
     report["dpkg"] = {"present": False, "broken": []}
     report["ports"]["8000"] = holder(1, "x", None)
-    assert len(refusals(report, driver, serving=True)) == 14
+    assert len(refusals(report, driver, serving=OURS)) == 14
 
 
 @pytest.mark.parametrize(
@@ -386,6 +438,7 @@ def test_all_faults_come_at_once() -> None:
         ("clock", 10**400, "report.clock: expected seconds"),
         ("disks", [], "report.disks: expected an object"),
         ("disks./srv/models", None, "report.disks./srv/models: expected an object, found null"),
+        ("serving", [{}], "report.serving[0].pid: missing"),
         ("ports", {"http": None}, "report.ports: expected port numbers"),
         ("dpkg.broken", [1], "report.dpkg.broken: expected texts"),
         ("gpu.cards", {}, "report.gpu.cards: expected a list"),
@@ -432,7 +485,7 @@ def test_any_report_is_judged_or_a_value_error(changes: dict[str, object]) -> No
     except ValueError as error:
         assert "report" in str(error)
         return
-    judged = judge(report, WANTED, evidence(), DRIVER, serving=False, offered=None)
+    judged = judge(report, WANTED, evidence(), DRIVER, serving=(), offered=None)
     assert isinstance(judged, list)
 
 
@@ -450,5 +503,27 @@ def test_a_persons_login_is_not_taken_for_the_server(account: Any, refused: bool
     assert any("set server_user to" in text for text in found) is refused
 
 
+HIS = {"path": "/etc/systemd/system/vllm-coder.service", "starts_container": False}
+
+
 def test_a_unit_that_no_deploy_has_written_is_no_fault() -> None:
-    assert refusals(at(good_report(), "foreign_unit", True)) == []
+    assert refusals(at(good_report(), "foreign_unit", HIS)) == []
+
+
+def test_a_unit_of_our_name_that_starts_a_container_has_one_answer() -> None:
+    report = at(good_report(), "foreign_unit", {**HIS, "starts_container": True})
+    idle = the_refusal(report)
+    assert "`systemctl disable --now vllm-coder.service`" in idle
+    assert "set server_unit to a name that no unit has" in idle
+    of = {"manager": "container", "starter": "vllm-coder.service"}
+    report["ports"]["8000"] = holder(12, "docker-proxy", None, **of)
+    assert the_refusal(report) == idle
+    assert "docker stop" not in idle
+
+
+def test_what_serves_is_read_with_all_its_ports() -> None:
+    row = {"pid": 7, "name": "python", "unit": "vllm-coder.service", "manager": "system"}
+    row |= {"user": None, "vllm": False, "starter": None, "ports": [9000]}
+    assert serving_now(json.dumps([row])) == OURS
+    with pytest.raises(ValueError, match=r"serving\[0\]\.ports: expected whole numbers"):
+        serving_now(json.dumps([row | {"ports": ["x"]}]))

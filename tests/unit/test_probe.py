@@ -7,6 +7,7 @@ import pwd
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.unit.conftest import ROOT
 
 def test_it_runs_from_standard_input_on_a_bare_python() -> None:
     asked = {"folders": ["/nowhere/at/all"], "ports": [1], "sizes": {"x": ["/nowhere"]}}
-    asked |= {"user": "nobody-of-that-name", "unit_file": "/nowhere.service", "deployed": "/no"}
+    asked |= {"user": "nobody-of-that-name", "unit": "none-such.service", "deployed": "/no"}
     done = subprocess.run(
         [sys.executable, "-IS", "-", "system", json.dumps(asked)],
         input=(ROOT / "aibox/box/probe.py").read_text(),
@@ -33,7 +34,8 @@ def test_it_runs_from_standard_input_on_a_bare_python() -> None:
     assert answer["ports"] == {"1": None}
     assert answer["sizes"] == {"x": 0}
     assert answer["account"] is None
-    assert answer["foreign_unit"] is False
+    assert answer["foreign_unit"] is None
+    assert isinstance(answer["serving"], list)
 
 
 def test_a_folder_that_is_not_there_lies_on_its_parents_disk(tmp_path: Path) -> None:
@@ -176,6 +178,7 @@ def test_a_drop_in_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert probe.content(tmp_path / "none") == "# cannot be read: No such file or directory"
 
 
+@pytest.mark.parametrize("folder", ["etc/systemd/system", "usr/local/lib/systemd/system"])
 @pytest.mark.parametrize(
     ("content", "recorded", "foreign"),
     [
@@ -188,14 +191,80 @@ def test_a_drop_in_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_a_units_file_is_foreign_where_a_person_would_lose_it(
-    tmp_path: Path, content: str | None, recorded: str | None, foreign: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    folder: str,
+    content: str | None,
+    recorded: str | None,
+    foreign: bool,
 ) -> None:
-    unit, record = tmp_path / "vllm-coder.service", tmp_path / "deployed.json"
+    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    name, record = "vllm-coder.service", tmp_path / "deployed.json"
+    (tmp_path / folder).mkdir(parents=True)
     if content is not None:
-        unit.write_text(content)
+        (tmp_path / folder / name).write_text(content)
     if recorded is not None:
         record.write_text(json.dumps({"server": {"unit": recorded}}))
-    assert probe.foreign_unit(unit, record) is foreign
+    his = {"path": f"/{folder}/{name}", "starts_container": False}
+    assert probe.foreign_unit(name, record) == (his if foreign else None)
+
+
+def test_a_unit_in_etc_hides_those_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    for folder, text in (("etc", ""), ("usr/lib", "[Service]\nExecStart=/his\n")):
+        (tmp_path / folder / "systemd/system").mkdir(parents=True)
+        (tmp_path / folder / "systemd/system/vllm-coder.service").write_text(text)
+    assert probe.foreign_unit("vllm-coder.service", tmp_path / "none") is None  # masked
+
+
+@pytest.mark.parametrize(
+    ("start", "container"),
+    [
+        ("/usr/bin/docker run --gpus all vllm/vllm-openai --model x", True),
+        ("-/usr/bin/podman run x", True),
+        ("/bin/sh -c 'docker start -a qwen'", True),
+        ("/usr/bin/docker \\\n  compose up", True),
+        ("/usr/bin/env \\\n  docker-compose up", True),
+        ("/home/docker/bin/vllm serve m", False),
+        ("/opt/vllm serve /srv/docker/qwen", False),
+    ],
+)
+def test_a_unit_that_starts_a_container_is_known_by_its_file(start: str, container: bool) -> None:
+    text = f"[Unit]\nAfter=docker.service x\n[Service]\nExecStart={start}\n"
+    assert probe.starts_container(text) is container
+
+
+@pytest.mark.parametrize(
+    ("units", "starter"),
+    [
+        ({"qwen": "docker run -p 8000:8000 vllm/vllm-openai"}, "qwen.service"),
+        ({"qwen": "docker start -a qwen"}, "qwen.service"),
+        ({"web": "docker run nginx", "qwen": "docker run vllm/vllm-openai"}, "qwen.service"),
+        ({"web": "docker run nginx", "db": "docker run postgres"}, None),
+        ({"idle": "docker run vllm/vllm-openai"}, None),
+        ({}, None),
+    ],
+)
+def test_the_unit_that_starts_dockers_container_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, units: dict[str, str], starter: str | None
+) -> None:
+    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    monkeypatch.setattr(probe, "active_state", lambda name: "active" if "idle" not in name else "")
+    group = f"0::/system.slice/docker-{'a' * 64}.scope\n"
+    monkeypatch.setattr(probe, "groups_of_process", lambda _pid: group)
+    folder = tmp_path / "etc/systemd/system"
+    folder.mkdir(parents=True)
+    for name, start in units.items():
+        (folder / f"{name}.service").write_text(f"[Service]\nExecStart=/usr/bin/{start}\n")
+    assert probe.starter_of(7, 8000) == starter
+
+
+def test_podmans_unit_holds_its_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = f"0::/system.slice/qwen.service/libpod-payload-{'a' * 64}\n"
+    monkeypatch.setattr(probe, "groups_of_process", lambda _pid: group)
+    assert probe.starter_of(7, None) == "qwen.service"
 
 
 # --- weights that lie on the box already ---------------------------------------------------------
@@ -226,6 +295,23 @@ def test_weights_are_looked_for_in_the_homes_of_root_and_of_persons(homes: Path)
     hub_in(homes / "www/.cache/huggingface/hub")
     mine = hub_in(homes / "me/.cache/huggingface/hub")
     assert probe.weights_places(REPOSITORY) == [mine, other]  # what holds it comes first
+
+
+def test_a_home_that_does_not_answer_is_passed_over(
+    homes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a file server that is off: to ask for it never ends."""
+    mine = hub_in(homes / "me/.cache/huggingface/hub")
+    hub_in(homes / "root/.cache/huggingface/hub")
+    test = homes / "bin/test"
+    test.parent.mkdir()
+    test.write_text('#!/bin/sh\ncase "$2" in */root/*) exec sleep 60 ;; esac\nexec [ "$@" ]\n')
+    test.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{test.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(probe, "FOLDER_ANSWERS_S", 0.5)
+    began = time.monotonic()
+    assert probe.weights_places(REPOSITORY) == [mine]
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(
@@ -265,6 +351,43 @@ def test_weights_are_looked_for_where_a_running_server_has_them(
 )
 def test_a_server_of_vllm_is_known_by_its_command_line(words: list[str], is_one: bool) -> None:
     assert probe.is_vllm(words) is is_one
+
+
+LISTENS = """
+import socket, time
+held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+print(*(one.getsockname()[1] for one in held), flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_server_of_vllm_is_seen_on_whatever_port_it_listens() -> None:
+    words = [sys.executable, "-c", LISTENS, "/x/bin/vllm", "serve", "qwen"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout
+        ports = sorted(map(int, running.stdout.readline().split()))
+        try:
+            found = probe.serving({"unit": "none-such.service"})
+            group = f"x{probe.groups_of_process(running.pid)}"
+        finally:
+            running.kill()
+    [one] = [one for one in found if running.pid == one["pid"]]
+    assert (one["ports"], one["vllm"]) == (ports, True)
+    assert not probe.is_within(group, "none-such.service")
+
+
+@pytest.mark.parametrize(
+    ("path", "within"),
+    [
+        ("/system.slice/vllm.service", True),
+        ("/system.slice/vllm.service/worker", True),
+        ("/my.slice/my-vllm.service", False),
+        ("/user.slice/user-1000.slice/user@1000.service/app.slice/vllm.service", False),
+        (f"/system.slice/docker-{'a' * 64}.scope", False),
+    ],
+)
+def test_a_units_processes_are_those_of_its_own_control_group(path: str, within: bool) -> None:
+    assert probe.is_within(f"0::{path}\n", "vllm.service") is within
 
 
 def test_what_can_be_linked_takes_no_room(homes: Path, tmp_path: Path) -> None:

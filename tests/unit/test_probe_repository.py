@@ -126,6 +126,7 @@ def asked(repository: Repository, **changes: Any) -> dict[str, Any]:
         "packages": [f"{DRIVER}=580.178.04-*"],
         "toolkit": None,
         "headers": [],
+        "also": [],
     }
     return {**question, **changes}
 

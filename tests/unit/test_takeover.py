@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aibox.box import probe
-from aibox.decide.takeover import asked, can_be_shared, patterns
+from aibox.decide.takeover import asked, patterns
 from aibox.decide.weights import LockedFile
 
 FILE = LockedFile(5, "a" * 64)
@@ -40,21 +40,36 @@ def test_this_commit_comes_before_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "shared"),
+    ("mode", "gid", "shared"),
     [
-        (0o644, True),
-        (0o444, True),
-        (0o755, True),
-        (0o640, False),
-        (0o600, False),
-        (0o664, False),
-        (0o646, False),
-        (0o4755, False),
+        (0o644, 100, True),
+        (0o444, 100, True),
+        (0o755, 100, True),
+        (0o640, 1000, False),
+        (0o600, 1000, False),
+        (0o664, 1000, True),  # the owner's own group, as by Ubuntu's umask
+        (0o664, 1001, False),  # it has another member
+        (0o664, 100, False),
+        (0o664, 4711, False),
+        (0o666, 1000, False),
+        (0o646, 1000, False),
+        (0o4755, 1000, False),
     ],
 )
-def test_a_file_is_shared_where_its_mode_will_do(mode: int, shared: bool) -> None:
-    assert can_be_shared(stat.S_IFREG | mode) is shared
-    assert not can_be_shared(stat.S_IFLNK | mode)
+def test_a_file_is_shared_where_its_mode_will_do(
+    monkeypatch: pytest.MonkeyPatch, mode: int, gid: int, shared: bool
+) -> None:
+    uid = 1001 if gid == 1001 else 1000
+    names = {1000: "me", 1001: "her", 100: "users"}
+    monkeypatch.setattr(probe, "user_name", names.__getitem__)
+    monkeypatch.setattr(probe, "group_name", lambda gid: names.get(gid, str(gid)))
+    monkeypatch.setattr(probe, "members", lambda name: [name, "me"] if name == "her" else [name])
+
+    def of(kind: int) -> os.stat_result:
+        return os.stat_result((kind | mode, 1, 1, 1, uid, gid, 5, 0, 0, 0))
+
+    assert probe.can_be_shared(of(stat.S_IFREG)) is shared
+    assert not probe.can_be_shared(of(stat.S_IFLNK))
 
 
 def test_what_can_be_linked_needs_no_room(tmp_path: Path) -> None:
