@@ -17,7 +17,6 @@ from aibox.decide.manifest import DEPLOYED, STATE_FOLDER
 from aibox.decide.refusal import Refusal
 
 BROUGHT = f"{STATE_FOLDER}/brought.json"
-FOUND = f"{STATE_FOLDER}/server/found.json"
 DUE = "initramfs-due"  # beside the records: boot files are gone, and the initramfs holds them yet
 CARRIED = ".teardown"  # below aibox's folder: what a teardown itself runs from
 POWER_FILE = f"/etc/systemd/system/{driver_sources.POWER_UNIT}"
@@ -167,7 +166,7 @@ def _parent(folder: str) -> str:
 
 def damaged(records: Mapping[str, Any]) -> list[Refusal]:
     read = [(DEPLOYED, records["deployed"]), (BROUGHT, records["brought"])]
-    read += [(FOUND, one) for one in records["found"]]
+    read += [(one["file"], one) for one in records["found"]]
     return [
         Refusal(
             f"{path} can't be read ({one['damaged']})",
@@ -187,7 +186,8 @@ def odd_records(records: Mapping[str, Any]) -> list[Refusal]:
     brought, found = records["brought"] or {}, records["found"]
     try:
         odd = [*_odd_in_deployed(records["deployed"] or {}), *_odd_in_brought(brought)]
-        odd += [(FOUND, one["unit"]) for one in found if not _UNIT.fullmatch(one["unit"])]
+        odd += [(one["file"], one["unit"]) for one in found if not _UNIT.fullmatch(one["unit"])]
+        odd += [(one["file"], one["odd"]) for one in found if one["odd"] is not None]
     except (KeyError, TypeError, AttributeError) as error:
         odd = [(DEPLOYED, f"no {error}")]
     return [_odd(where, what) for where, what in odd]
@@ -203,8 +203,8 @@ def odd_places(places: Mapping[str, str], where: str) -> list[Refusal]:
 
 def _odd(where: str, what: str) -> Refusal:
     return Refusal(
-        f"{where} names {what!r} as ours",
-        "a folder, file or name that a deploy can have made",
+        f"{where} names {what!r}",
+        "a folder, file or name that a deploy can have made, or has found as a unit's own",
         "correct it, or move that record aside on the box, and run again; nothing was changed",
     )
 
@@ -252,7 +252,10 @@ def _odd_in_brought(brought: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 def plan(records: Mapping[str, Any], found: Mapping[str, Any], wish: Wish) -> Plan:
     """records and found: what `ours.records` and `ours.look` answer, the latter to `question`."""
     brought = records["brought"] or {}
-    his = {one["unit"]: one for one in records["found"]}
+    his: dict[str, Mapping[str, Any]] = {}
+    for one in records["found"]:  # the newest of each counts, and stands last
+        his.pop(one["unit"], None)
+        his[one["unit"]] = one
     whole = Teardown(records["deployed"] or {}, brought, his, found, wish)
     return whole.plan(records["state"])
 
@@ -263,7 +266,7 @@ class Teardown:
 
     deployed: Mapping[str, Any]
     brought: Mapping[str, Any]
-    his: Mapping[str, Mapping[str, Any]]  # by name, what a person had as units
+    his: Mapping[str, Mapping[str, Any]]  # by name, a person's units as they were last met
     found: Mapping[str, Any]
     wish: Wish
 
@@ -275,15 +278,23 @@ class Teardown:
 
     @property
     def start(self) -> tuple[str, ...]:
-        """A person's own units that ran when they were found, and are to run again."""
-        his = self.his.items()
-        return tuple(name for name, one in his if one["active"] and not self.serves_already(name))
+        """A person's own unit that ran when it was found, and is to run again: one card, one
+        server. None where one of theirs serves."""
+        if any(self.serves_already(name) for name in self.his):
+            return ()
+        return tuple(
+            name for name, one in self.his.items() if one["active"] and self.is_back(name)
+        )[-1:]
+
+    def is_back(self, name: str) -> bool:
+        """Whether a person's own unit is put back, or made to run again after a trial of ours."""
+        unit = self.found["units"][name]
+        return bool(unit["tried"] or unit["his"] != "changed")
 
     def serves_already(self, name: str) -> bool:
         """Whether a person's own unit is what runs, as after a rollback to it."""
         unit = self.found["units"][name]
-        is_his = unit["file"] == self.his[name]["sha256"] and not unit["tried"]
-        return bool(is_his and unit["state"] == "active")
+        return bool(unit["his"] and not unit["tried"] and unit["state"] == "active")
 
     # --- packages -------------------------------------------------------------------------------
 
@@ -516,9 +527,16 @@ def _server_rows(whole: Teardown) -> Iterable[Row]:
     for name, one in whole.his.items():
         if whole.serves_already(name):
             yield "server", f"{name} is your own and serves: it is left as it is"
-        else:
-            then = "and started" if one["active"] else "and left stopped, as it was found"
-            yield "server", f"your own {name} comes back as it was found, {then}"
+        elif whole.is_back(name):
+            yield "server", f"your own {name} comes back as it was found, {_then(whole, name, one)}"
+
+
+def _then(whole: Teardown, name: str, one: Mapping[str, Any]) -> str:
+    if name in whole.start:
+        return "and started"
+    if not one["active"]:
+        return "and left stopped, as it was found"
+    return f"and left stopped, as another of yours serves (`systemctl start {name}`)"
 
 
 def has_power(whole: Teardown) -> bool:
@@ -549,6 +567,8 @@ def stays_rows(whole: Teardown) -> Iterable[Row]:
     for name, unit in whole.found["units"].items():
         if unit["file"] and not unit["ours"] and name not in whole.his:
             yield "unit", f"{name} was not written by a deploy"
+        if unit["his"] == "changed" and name in whole.his:
+            yield "unit", f"{name} is your own, changed since it was found: it stays as it stands"
     for path in sorted(whole.found["there_before"]):
         yield "folder", f"{path} was there before the deploy"
 

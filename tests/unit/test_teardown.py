@@ -37,8 +37,16 @@ BROUGHT: dict[str, Any] = {
     "nouveau_was_on": True,
 }
 WEIGHTS = {"folder": f"/srv/models/qwen/{'a' * 40}", "model": "qwen", "bytes": 55e9, "own": 0}
-OURS = {"ours": True, "file": "1", "tried": False, "traces": [], "state": "active", "enabled": ""}
-HIS = {"unit": "vllm-coder.service", "sha256": "9", "active": True}
+OURS: dict[str, Any] = {
+    **{"ours": True, "file": "1", "his": None, "tried": False},
+    **{"traces": [], "state": "active", "enabled": ""},
+}
+HIS_STANDS = {**OURS, "ours": False, "file": "9", "his": "as found"}
+CHANGED = {**HIS_STANDS, "his": "changed"}
+HIS: dict[str, Any] = {
+    **{"file": "/var/lib/aibox/server/found.json", "unit": "vllm-coder.service"},
+    **{"sha256": "9", "active": True, "odd": None},
+}
 EVERYTHING = Wish(weights=True, driver=True)
 
 
@@ -169,11 +177,16 @@ def test_a_box_that_was_never_deployed_to_has_nothing_of_ours() -> None:
     ("unit", "starts", "words"),
     [
         (OURS, True, "comes back as it was found, and started"),
-        ({**OURS, "ours": False, "file": "9"}, False, "is your own and serves"),
-        ({**OURS, "ours": False, "file": "9", "state": "inactive"}, True, "and started"),
-        ({**OURS, "ours": False, "file": "9", "tried": True}, True, "and started"),
+        (HIS_STANDS, False, "is your own and serves"),
+        ({**HIS_STANDS, "state": "inactive"}, True, "and started"),
+        ({**HIS_STANDS, "tried": True}, True, "and started"),
+        (CHANGED, False, "is your own and serves"),
+        ({**CHANGED, "tried": True}, True, "and started"),
     ],
-    ids=["ours serves", "his serves", "his was put back", "ours is on trial over his"],
+    ids=[
+        *("ours serves", "his serves", "his was put back", "ours is on trial over his"),
+        *("his serves, changed", "ours is on trial over his, changed"),
+    ],
 )
 def test_his_unit_comes_back(unit: dict[str, Any], starts: bool, words: str) -> None:
     found = there(units={"vllm-coder.service": unit})
@@ -181,6 +194,50 @@ def test_his_unit_comes_back(unit: dict[str, Any], starts: bool, words: str) -> 
     assert done.back == ("vllm-coder.service",)
     assert done.start == (("vllm-coder.service",) if starts else ())
     assert any(words in text for label, text in done.removes if label == "server"), done.removes
+
+
+@pytest.mark.parametrize("state", ["active", "inactive"])
+def test_his_unit_that_he_has_changed_stays_as_it_stands(state: str) -> None:
+    found = there(units={"vllm-coder.service": {**CHANGED, "state": state}})
+    done = plan(records(found=[HIS]), found, Wish())
+    assert (done.start, done.stop) == ((), ())
+    assert not [text for label, text in done.removes if label == "server" and "back" in text]
+    words = "vllm-coder.service is your own, changed since it was found: it stays as it stands"
+    assert ("unit", words) in done.stays
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "started"),
+    [
+        (OURS, OURS, ("qwen.service",)),
+        (HIS_STANDS, OURS, ()),
+        (OURS, CHANGED, ()),
+        ({**CHANGED, "state": "inactive"}, OURS, ("qwen.service",)),
+    ],
+    ids=["both come back", "the first serves", "the second serves", "the first was changed"],
+)
+def test_of_two_units_of_his_one_is_started(
+    first: dict[str, Any], second: dict[str, Any], started: tuple[str, ...]
+) -> None:
+    units = {"vllm-coder.service": first, "qwen.service": second}
+    met = [{**HIS, "unit": "qwen.service"}, HIS, {**HIS, "unit": "qwen.service"}]
+    done = plan(records(found=met), there(units=units), Wish())
+    assert done.back == ("vllm-coder.service", "qwen.service")
+    assert done.start == started
+    said = [text for label, text in done.removes if label == "server"]
+    assert any("(`systemctl start vllm-coder.service`)" in text for text in said) is (
+        first is OURS
+    ), said
+
+
+def test_a_record_of_a_unit_that_names_another_file_is_refused() -> None:
+    refusals = question(records(found=[{**HIS, "odd": "/etc/passwd"}]), PLACES)
+    assert isinstance(refusals, list)
+    assert refusals[0].found == "/var/lib/aibox/server/found.json names '/etc/passwd'"
+    damaged = {"file": "/var/lib/aibox/server/found-2.json", "damaged": "no record"}
+    refusals = question(records(found=[HIS, damaged]), PLACES)
+    assert isinstance(refusals, list)
+    assert "found-2.json can't be read (no record)" in refusals[0].found
 
 
 def test_a_unit_that_did_not_run_is_not_started() -> None:
