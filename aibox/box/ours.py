@@ -67,7 +67,7 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
     asked: {"units", "others": names of units, "files": paths, "releases", "models": folders,
     "trees": folders that go whole, "folders": folders that we made, "sources": {path: [text before
     us, ours]}, "users", "groups", "packages": names, "aibox": the folder of the venvs, "carried":
-    what of it is a teardown's own, "there_before": folders}.
+    what of it is a teardown's own, "there_before", "left_folders": folders, "left_users": names}.
     """
     units = sorted({*asked["units"], *units_of_ours()})
     return {
@@ -81,6 +81,8 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
         "trees": [path for path in asked["trees"] if is_folder(path)],
         "folders": [path for path in asked["folders"] if is_folder(path)],
         "there_before": [path for path in asked["there_before"] if is_there(path)],
+        "left_users": [name for name in asked["left_users"] if is_user(name)],
+        "left_folders": [path for path in asked["left_folders"] if is_folder(path)],
         "users": [name for name in asked["users"] if is_user(name)],
         "groups": [name for name in asked["groups"] if is_group(name)],
         "packages": packages(asked["packages"]),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aibox.box import brought
 from aibox.box.brought import above, merged, new_packages
 from aibox.decide import teardown
 from aibox.decide.driver_sources import MODPROBE, SOURCE
@@ -72,6 +74,8 @@ def there(**other: Any) -> dict[str, Any]:
         "trees": ["/var/cache/aibox"],
         "folders": ["/srv/models", "/var/cache/aibox"],
         "there_before": [],
+        "left_users": [],
+        "left_folders": [],
         "users": ["vllm"],
         "groups": ["vllm"],
         "packages": {
@@ -168,6 +172,65 @@ def test_a_second_run_has_nothing_to_do() -> None:
 def test_a_box_that_was_never_deployed_to_has_nothing_of_ours() -> None:
     done = plan(records(deployed=None, brought=None, state=None), nothing_there(), Wish())
     assert (done.is_done, teardown.nothing(done)) == (True, "nothing of ours is on this box")
+
+
+# --- a box of before this was written down ------------------------------------------------------
+
+LEFT: dict[str, Any] = {
+    "trees": [],
+    "left_users": ["vllm"],
+    "left_folders": ["/var/cache/aibox"],
+    "users": [],
+    "groups": [],
+    "enabled": [],
+    "packages": {},
+}
+
+
+@pytest.mark.parametrize("record", [None, {"late": True, "places": {}}])
+def test_where_nobody_knows_what_was_there_the_driver_and_its_files_stay_together(
+    record: dict[str, Any] | None,
+) -> None:
+    whole = records(deployed={**DEPLOYED, "users": {"vllm": {}}}, brought=record)
+    done = plan(whole, there(**LEFT), EVERYTHING)
+    assert not (done.purge or done.boot_files or done.unhold or done.users or done.sources)
+    assert SOURCE not in done.files
+    assert done.stop == ("vllm-coder.service",)
+    assert done.releases and done.aibox and WEIGHTS["folder"] in done.folders
+    said = "\n".join(text for _, text in done.stays)
+    assert "it stays, with its holds, pin, repository and module options" in said
+    assert "apt-mark unhold nvidia-driver-cuda; apt purge nvidia-driver-cuda" in said
+    assert f"rm {SOURCE} {MODPROBE}; update-initramfs" in said
+    assert "userdel vllm" in said and "rm -r /var/cache/aibox" in said
+    assert "it was there before the deploy" not in said
+    assert done.kept_driver == ""  # nobody is asked whether it goes too
+
+
+def test_what_stayed_there_is_still_told_afterwards_until_it_is_gone() -> None:
+    whole = records(deployed={**DEPLOYED, "users": {"vllm": {}}}, brought=None)
+    kept = plan(whole, there(**LEFT), EVERYTHING).record
+    assert kept == {"late": True, "left_users": ["vllm"]}
+    after = records(deployed=None, brought=kept, state=["brought.json"])
+    left = nothing_there() | LEFT | {"files": there()["files"]}
+    again = plan(after, left, EVERYTHING)
+    assert again.is_done, again
+    words = "but what was kept: the driver and its files in /etc, the user vllm, /var/cache/aibox"
+    assert words in teardown.nothing(again)
+    last = plan(after, nothing_there(), EVERYTHING)
+    assert (last.record, last.is_done) == ({}, False)  # the record itself goes
+
+
+def test_what_a_teardown_asks_of_a_box_without_that_record() -> None:
+    whole = records(deployed={**DEPLOYED, "users": {"vllm": {}}}, brought=None)
+    asked = question(whole, PLACES)
+    assert isinstance(asked, dict)
+    folders = ["/var/cache/aibox", "/var/lib/vllm-coder", "/var/cache/vllm-coder"]
+    assert (asked["left_users"], asked["left_folders"]) == (["vllm"], folders)
+    assert (asked["trees"], asked["users"]) == ([], [])
+    for one in (records(), records(deployed=None, brought=None, state=None)):
+        asked = question(one, PLACES)
+        assert isinstance(asked, dict)
+        assert asked["left_users"] == asked["left_folders"] == []
 
 
 # --- a person's own unit -------------------------------------------------------------------------
@@ -280,7 +343,7 @@ def test_a_place_of_ours(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "brought",
+    "record",
     [
         {"users": ["root; rm"]},
         {"packages": ["-o"]},
@@ -288,11 +351,12 @@ def test_a_place_of_ours(path: str) -> None:
         {"sources": {"/etc/passwd": ["a", "b"]}},
         {"folders": {"/srv/../etc": False}},
         {"places": {"cache_folder": ["/"]}},
+        {"left_users": ["root; rm"]},
     ],
     ids=str,
 )
-def test_a_record_of_something_else_is_refused(brought: dict[str, Any]) -> None:
-    refusals = question(records(brought=brought), PLACES)
+def test_a_record_of_something_else_is_refused(record: dict[str, Any]) -> None:
+    refusals = question(records(brought=record), PLACES)
     assert isinstance(refusals, list)
     assert len(refusals) == 1
     assert "brought.json names" in refusals[0].found
@@ -328,6 +392,36 @@ def test_only_what_is_new_counts_as_brought() -> None:
     said = "Inst cpp (4:12 Debian:12/oldstable [amd64])\nInst gcc [1] (4:12 Debian:12 [amd64])\n"
     assert new_packages(f"{said}Conf cpp (4:12)\n") == ["cpp"]
     assert above(["/srv/models"]) == {"/srv", "/srv/models"}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_person_s_folders_count_as_there_before_also_where_deploys_were_here_already(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, late: bool
+) -> None:
+    state = tmp_path / "state"
+    monkeypatch.setattr(brought, "RECORD", state / "brought.json")
+    monkeypatch.setattr(brought, "DEPLOYED", state / "deployed.json")
+    monkeypatch.setattr(brought, "LOCK", tmp_path / "lock")
+    monkeypatch.setattr(brought, "CACHE", str(tmp_path / "cache"))
+    folders = [tmp_path / name for name in ("srv/models", "cache", "big/cache")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    if late:
+        state.mkdir()
+        (state / "deployed.json").write_text("{}")
+    asked = {
+        "places": {"server_unit": "vllm-coder"},
+        "folders": [*map(str, folders), str(tmp_path / "new"), "/var/lib/vllm-coder"],
+    }
+    brought.begin(asked)
+    brought.begin(asked)
+    known = brought.known()
+    was_there = [known["folders"][str(path)] for path in (*folders, tmp_path / "srv")]
+    assert was_there == [True, not late, True, True]
+    assert known["folders"][str(tmp_path / "new")] is False
+    assert known["folders"]["/var/lib/vllm-coder"] is False
+    assert known.get("late", False) is late
+    assert known["places"] == {"server_unit": ["vllm-coder"]}
 
 
 def test_every_field_of_a_plan_is_a_step_or_a_word() -> None:
