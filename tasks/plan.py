@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from pyinfra import host, state
 
-from aibox.box.found import is_ours
+from aibox.box.good_units import sum_of
 from aibox.decide import driver, driver_sources, history, takeover
 from aibox.decide.figures import GB
 from aibox.decide.plan import Fetch, PlanFacts, Rate, Service, disk_changes, rows
@@ -20,6 +20,7 @@ from tasks.server import server_state, unit_text, what_is_due
 from tasks.weights import planned
 
 HISTORY = f"{STATE_FOLDER}/server/history.json"
+FOUND = f"{STATE_FOLDER}/server/found.json"
 # With a timeout a fact is asked plainly: no later run is to expect this one.
 TIMEOUT_S = 60
 MUCH = 100_000_000  # bytes that take a while on a slow line
@@ -139,8 +140,12 @@ def fetch_of_weights(box: Box, wanted: int, lying: int) -> list[Fetch]:
 
 
 def is_found(installed: str) -> bool:
-    """Whether this unit is a person's own, also where a deploy was here: after a rollback to it."""
-    return bool(installed.strip()) and not is_ours(installed)
+    """Whether this unit is the person's own again, as after a rollback to it."""
+    record = host.get_fact(LaidFile, path=FOUND)
+    try:
+        return bool(record and json.loads(record["content"])["sha256"] == sum_of(installed))
+    except (ValueError, LookupError, TypeError):
+        return False
 
 
 def served(box: Box) -> tuple[Service, str | None]:

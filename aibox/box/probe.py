@@ -85,7 +85,7 @@ def system(asked: dict[str, Any]) -> dict[str, Any]:
         "dpkg": dpkg(),
         "gpu": gpu(),
         "account": account(asked["user"]),
-        "foreign_unit": foreign_unit(Path(asked["unit_file"]), Path(asked["deployed"])),
+        "foreign_unit": foreign_unit(Path(asked["unit_file"])),
         "sizes": {
             name: size_of(paths) + linkable(asked.get("linkable", {}).get(name))
             for name, paths in asked["sizes"].items()
@@ -264,15 +264,11 @@ def account(name: str) -> dict[str, Any] | None:
     return {"uid": found.pw_uid, "shell": found.pw_shell}
 
 
-def foreign_unit(path: Path, deployed: Path) -> bool:
+def foreign_unit(path: Path) -> bool:
     """Whether a unit file is there that a person would lose: no deploy has written it.
 
-    Ours say so in their first line. Where the deploy's own record names the unit, another content
-    is drift; a masked unit has none.
+    Ours say so in their first line, also where it was changed by hand. A masked unit has none.
     """
-    record = record_in(deployed) or {}
-    if record.get("server", {}).get("unit") == path.name:
-        return False
     try:
         text = path.read_text(errors="replace")
     except OSError:

@@ -135,7 +135,7 @@ def print_history(*, as_json: bool) -> int:
     if as_json:
         print(json.dumps(history_of(passed, there)))
         return 0
-    for line in standing.history_rows(passed, there, own_unit()):
+    for line in standing.history_rows(passed, there, good_units.found_units(unit_now())):
         print(line)
     if not passed:
         print("nothing has passed its gate on this box yet", file=sys.stderr)

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from aibox.box import adoption, gate, good_units, journal, turning
+from aibox.box import adoption, gate, good_units, journal, started_by, turning
 from aibox.box.found import standing_parts
 from aibox.box.good_units import sum_of
 from aibox.box.job import FAILURES, JobError, Progress, Spec, refusal_of, write_whole
@@ -150,10 +150,14 @@ def kept_for_ever(service: Service, spec: Spec) -> None:
 def as_it_is(service: Service, spec: Spec, text: str) -> Spec:
     """What can be told of a unit that nobody has gated; its gate asks for health and model only."""
     found = service.properties()
-    running = process(int(found["MainPID"] or 0), found["ExecMainStartTimestamp"])
-    facts = switching.facts_of(running["command"] if running else [])
+    process_now = process(int(found["MainPID"] or 0), found["ExecMainStartTimestamp"])
+    running = process_now["command"] if process_now else []
+    his = adoption.of_text(service, text)
+    texts = [text, *(his["drop_ins"].values() if his else ())]
+    facts = switching.facts_of(started_by.command_of(running, texts))
     kept = {**spec, **facts, "text": text, "probe": None, "environment": {}, "head": None}
-    kept |= {"port": facts["port"] or spec["port"], "flags": {}, "sources": {}}
+    port = started_by.port_of(service.name, running, texts, usual=spec["port"])
+    kept |= {"port": port, "flags": {}, "sources": {}}
     drafts = any(word.startswith("--speculative-config") for word in facts["command"])
     model = gate.model_served(kept["port"]) if served_now(service, kept) else None
     return {**kept, "model": model, "speculative": drafts}
