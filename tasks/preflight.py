@@ -11,7 +11,7 @@ from pyinfra import config, host, logger, state
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.connectors.ssh import connector_data_meta
 
-from aibox.decide import manifest, takeover
+from aibox.decide import takeover
 from aibox.decide.access import judge_login
 from aibox.decide.driver import DriverWanted, install_reasons
 from aibox.decide.driver_evidence import Evidence
@@ -163,7 +163,6 @@ def asked(settings: Settings, box: Places | None) -> dict[str, Any]:
         "ports": [settings.server_port],
         "unit": f"{settings.server_unit}.service",
         "user": settings.server_user,
-        "deployed": manifest.DEPLOYED,
         "sizes": sizes,
         "linkable": linkable(box) if box and settings.is_pinned else {},
     }

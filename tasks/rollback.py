@@ -1,7 +1,8 @@
 """Go back to what a box served before: `pyinfra inventory tasks/rollback.py`.
 
 `--data to=2` names another one: its number in `aibox status --history`, or how its sum begins.
-`--data to=found` is the unit that was on the box before the first deploy: it is kept for ever.
+`--data to=found` is the person's own unit, as a deploy met it last: it is kept for ever. Once two
+deploys have passed, nothing else names it.
 """
 
 import sys

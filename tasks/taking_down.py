@@ -22,7 +22,7 @@ from pyinfra.api import (
 )
 
 import aibox.box
-from aibox.box import ours, probe
+from aibox.box import found, ours, probe
 from aibox.decide import teardown
 from aibox.decide.refusal import Refusal
 from aibox.decide.teardown import Plan, Wish
@@ -41,7 +41,7 @@ _one_at_a_time = BoundedSemaphore()  # boxes are looked at beside each other; a 
 AGAIN = "run the teardown again: it goes on from what is there"
 
 
-MODULES: tuple[ModuleType, ...] = (aibox, aibox.box, probe, ours)
+MODULES: tuple[ModuleType, ...] = (aibox, aibox.box, probe, found, ours)
 
 
 class Ours(FactBase[Any]):

@@ -8,7 +8,7 @@ box's python3 runs it, its task on standard input: standard library only.
 before the driver's packages}, "held": [names], "users", "groups": [names], "enabled": [units],
 "sources": {path: [a person's own apt source before it was cleaned, and after; null: put aside]},
 "nouveau_was_on": bool, "places": {setting: [its values so far]}, "folders": {path: whether it was
-there before}}
+there before}, "late": true where deploys had been here before this record was kept}
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from typing import Any
 RECORD = Path("/var/lib/aibox/brought.json")
 DEPLOYED = RECORD.with_name("deployed.json")
 LOCK = Path("/run/aibox-brought.lock")
+CACHE = "/var/cache/aibox"
 
 Brought = dict[str, Any]
 
@@ -95,16 +96,22 @@ def write(record: Brought) -> None:
 def begin(asked: Mapping[str, Any]) -> None:
     """Before anything is laid down. asked: {"places": {setting: value}, "folders": [paths]}.
 
-    On a box that was deployed to before this record was kept, nothing counts as there before.
+    On a box that was deployed to before this record was kept, folders count as there before, but
+    for those that only a deploy makes.
     """
-    first = not RECORD.exists() and not DEPLOYED.exists()
-    folders = {path: first and Path(path).exists() for path in above(asked["folders"])}
-    if RECORD.exists():
-        new = above(asked["folders"]) - known().get("folders", {}).keys()
-        folders = {path: Path(path).exists() for path in new}
+    late = not RECORD.exists() and DEPLOYED.exists()
+    own = own_folders(asked["places"]) if late else set()
+    new = above(asked["folders"]) - known().get("folders", {}).keys()
+    folders = {path: Path(path).exists() and path not in own for path in new}
     places = {name: [value] for name, value in asked["places"].items()}
-    more = {"places": places, "folders": folders}
+    more = {"places": places, "folders": folders, **({"late": True} if late else {})}
     add({**more, "nouveau_was_on": Path("/sys/module/nouveau").is_dir()})
+
+
+def own_folders(places: Mapping[str, str]) -> set[str]:
+    """What is ours by its name: the cache where no setting moves it, the server's own folders."""
+    unit = places["server_unit"]
+    return {CACHE, f"/var/lib/{unit}", f"/var/cache/{unit}"}
 
 
 def above(folders: Iterable[str]) -> set[str]:

@@ -5,7 +5,7 @@
 /var/lib/aibox/server/units/<sum>.service  the unit itself, for a person to copy back
 /var/lib/aibox/server/units/<sum>.json     all that the gate asks of it
 /var/lib/aibox/server/spec.json           the newest candidate, passed or not
-/var/lib/aibox/server/found*.json          what a person had built by hand; see adoption.py
+/var/lib/aibox/server/found*.json          what a person had built by hand; see found.py
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from aibox.box import found
 from aibox.box.job import Spec, write_whole
 from aibox.box.probe import SERVER_STATE, record_in
 from aibox.decide import history
@@ -25,7 +26,6 @@ from aibox.decide.memory_account import Account
 from aibox.decide.secrecy import words_without_secrets
 
 MOST_FAILED = 20
-FOUND_FILE = SERVER_STATE / "found.json"
 NO_NAME = "a model that it did not name"
 OF_ONE_RUN = ("verb", "secret", "restart", "retry", "how")
 
@@ -59,7 +59,7 @@ def kept(name: str) -> Spec | None:
 def forget_the_rest() -> None:
     """Only what the history names stays, and what was found, for ever."""
     named = {entry.sha256 for entry in passed()}
-    named |= {str(record["sha256"]) for record in found_records()}
+    named |= {str(record["sha256"]) for record in found.records()}
     for path in (SERVER_STATE / "units").glob("*"):
         if path.stem not in named:
             path.unlink()
@@ -67,48 +67,38 @@ def forget_the_rest() -> None:
 
 # --- what was found --------------------------------------------------------------------------
 
-FOUND_PARTS = {
-    "unit": str,
-    "path": str,
-    "text": str,
-    "sha256": str,
-    "drop_ins": dict,
-    "when": float,
-}
 
-
-def found_records() -> list[dict[str, Any]]:
-    """The records of units that were found on this box, the first one first. See adoption.py."""
-    paths = sorted(SERVER_STATE.glob("found*.json"), key=lambda path: (len(path.name), path.name))
-    records = [record for path in paths if (record := record_in(path)) is not None]
-    return [
-        record
-        for record in records
-        if all(isinstance(record.get(part), kind) for part, kind in FOUND_PARTS.items())
-    ]
-
-
-def write_found(name: str, record: dict[str, Any]) -> None:
-    SERVER_STATE.mkdir(parents=True, exist_ok=True)
-    write_whole(SERVER_STATE / name, json.dumps(record, indent=1), mode=0o600)
-
-
-def found_units() -> list[Passed]:
-    """Those of them that can be tried, as entries of a history."""
-    specs = [(record, kept(record["sha256"])) for record in found_records()]
-    entries = [(r, entry_of(spec, None, None, Account())) for r, spec in specs if spec is not None]
-    return [replace(entry, when=r["when"], how=history.AS_FOUND) for r, entry in entries]
+def found_units(unit: str | None = None) -> list[Passed]:
+    """Those of them that can be tried, as entries of a history, the newest first; a text once."""
+    newest: dict[str, Passed] = {}
+    for record in reversed(found.records(unit)):
+        spec = kept(record["sha256"])
+        of_unit = spec is not None and spec.get("unit") == record["unit"]
+        if spec is not None and of_unit and record["sha256"] not in newest:
+            entry = entry_of(spec, None, None, Account())
+            his = replace(entry, when=record["when"], how=history.AS_FOUND)
+            newest[record["sha256"]] = his
+    return list(newest.values())
 
 
 # --- what passed -----------------------------------------------------------------------------
 
 
-def passed() -> list[Passed]:
-    """The history, the newest first; empty where there is none, or none that can be read."""
+def passed(unit: str | None = None) -> list[Passed]:
+    """The history, the newest first; empty where there is none, or none that can be read.
+
+    unit: without entries that are known to be of a unit of another name.
+    """
     try:
-        return history.read(json.loads((SERVER_STATE / "history.json").read_text()))
+        entries = history.read(json.loads((SERVER_STATE / "history.json").read_text()))
     except (OSError, ValueError):
         return []
+    return [one for one in entries if unit in (None, unit_of(one, unit))]
+
+
+def unit_of(entry: Passed, unknown: str | None) -> str | None:
+    spec = kept(entry.sha256)
+    return unknown if spec is None else spec.get("unit", unknown)
 
 
 def entry_of(spec: Spec, took: float | None, down: float | None, memory: Account) -> Passed:
@@ -143,20 +133,20 @@ def still_there() -> set[str]:
     there = {path.stem for path in (SERVER_STATE / "units").glob("*.json") if kept(path.stem)}
     entries = passed()
     his = {entry.sha256 for entry in entries if entry.how == history.AS_FOUND}
-    his |= {str(record["sha256"]) for record in found_records()}
+    his |= {str(record["sha256"]) for record in found.records()}
     for entry in [*entries, *found_units()]:
-        found = entry.sha256 in his  # somebody else's: no record of ours lies in it
-        there |= {entry.release} if is_there(entry.release, "release.json", found) else set()
-        there |= {entry.weights} if is_there(entry.weights, ".verified.json", found) else set()
+        theirs = entry.sha256 in his  # no record of ours lies in it
+        there |= {entry.release} if is_there(entry.release, "release.json", theirs) else set()
+        there |= {entry.weights} if is_there(entry.weights, ".verified.json", theirs) else set()
     return there
 
 
-def is_there(folder: str, record: str, found: bool) -> bool:
+def is_there(folder: str, record: str, theirs: bool) -> bool:
     """Ours with its record; of one that was found the folder is enough.
 
     What is no whole path of it can't be gone: a repository's id, or nothing that is known.
     """
-    if found:
+    if theirs:
         return not folder.startswith("/") or Path(folder).is_dir()
     return Path(folder, record).is_file()
 

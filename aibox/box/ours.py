@@ -17,12 +17,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from aibox.box import probe
+from aibox.box import found, probe
 
 STATE = Path("/var/lib/aibox")
-UNITS = Path("/etc/systemd/system")
+UNITS = found.INSTALLED
 TRIED = Path("/run/systemd/system.control")
-FIRST_WORDS = "# Laid down by the deploy"  # how every unit of the server begins
 COMMIT = re.compile(r"[0-9a-f]{40}")
 UNFINISHED = re.compile(r"\.(partial|removed)-[0-9a-f]{40}")
 HALF = (".building-", ".removing-")
@@ -35,34 +34,24 @@ LEFT_OVERS = ("aibox-repository-*", "aibox-cuda-*")  # below /var/tmp, of runs t
 def records() -> dict[str, Any]:
     """The deploy's records without what may be secret: each as it is, null, or {"damaged": why}.
 
-    "found": a list, of each unit that a person had. "state": what lies beside them.
+    "found": see found.told. "state": what lies beside them.
     """
-    names = [path.name for path in (STATE / "server").glob("found*.json")]
-    found = [one for one in (record(f"server/{name}") for name in sorted(names)) if one]
     return {
         "deployed": record("deployed.json"),
         "brought": record("brought.json"),
-        "found": [told_of(one) for one in found],
+        "found": found.told(),
         "state": names_in(STATE) if is_folder(str(STATE)) else None,
     }
 
 
-def told_of(found: dict[str, Any]) -> dict[str, Any]:
-    """Of a unit that was found, without its text: {"unit", "sha256", "active"}."""
-    wanted = ("unit", "sha256", "active", "path", "text", "drop_ins", "files", "links")
-    if lacking := [key for key in wanted if key not in found]:
-        return {"damaged": found.get("damaged", f"it lacks {lacking[0]}")}
-    return {key: found[key] for key in wanted[:3]}
-
-
 def record(name: str) -> dict[str, Any] | None:
     try:
-        found = json.loads((STATE / name).read_text())
+        read = json.loads((STATE / name).read_text())
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
         return {"damaged": str(error)}
-    return found if isinstance(found, dict) else {"damaged": "no record"}
+    return read if isinstance(read, dict) else {"damaged": "no record"}
 
 
 def names_in(folder: Path) -> list[str]:
@@ -78,7 +67,7 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
     asked: {"units", "others": names of units, "files": paths, "releases", "models": folders,
     "trees": folders that go whole, "folders": folders that we made, "sources": {path: [text before
     us, ours]}, "users", "groups", "packages": names, "aibox": the folder of the venvs, "carried":
-    what of it is a teardown's own, "there_before": folders}.
+    what of it is a teardown's own, "there_before", "left_folders": folders, "left_users": names}.
     """
     units = sorted({*asked["units"], *units_of_ours()})
     return {
@@ -92,6 +81,8 @@ def look(asked: dict[str, Any]) -> dict[str, Any]:
         "trees": [path for path in asked["trees"] if is_folder(path)],
         "folders": [path for path in asked["folders"] if is_folder(path)],
         "there_before": [path for path in asked["there_before"] if is_there(path)],
+        "left_users": [name for name in asked["left_users"] if is_user(name)],
+        "left_folders": [path for path in asked["left_folders"] if is_folder(path)],
         "users": [name for name in asked["users"] if is_user(name)],
         "groups": [name for name in asked["groups"] if is_group(name)],
         "packages": packages(asked["packages"]),
@@ -112,13 +103,14 @@ def units_of_ours() -> list[str]:
 
 def begins_as_ours(path: Path) -> bool:
     try:
-        return path.read_text(errors="replace").startswith(FIRST_WORDS)
+        return found.is_ours(path.read_text(errors="replace"))
     except OSError:
         return False
 
 
 def unit(name: str) -> dict[str, Any]:
-    """ "file": the sha256 of what is installed, null without one; "traces": files of a trial."""
+    """ "file": the sha256 of what is installed, null without one; "traces": files of a trial;
+    "his": how a person's own stands, see found.how_it_stands."""
     path = UNITS / name
     shown = probe.unit_properties(name)
     tried, turning = TRIED / name, UNITS.with_name("system.control") / name
@@ -131,6 +123,7 @@ def unit(name: str) -> dict[str, Any]:
     return {
         "ours": path.is_file() and begins_as_ours(path),
         "file": sum_of(path),
+        "his": found.how_it_stands(name),
         "tried": is_there(str(tried)) or is_there(str(turning)),
         "traces": [str(one) for one in traces if is_there(str(one))],
         "state": shown.get("ActiveState", ""),
@@ -252,13 +245,13 @@ def packages(names: list[str]) -> dict[str, dict[str, Any]]:
     said = subprocess.run(
         ["dpkg-query", "-W", "-f", form], capture_output=True, text=True, check=False
     )
-    automatic, wanted, found = marked_automatic(), set(names), {}
+    automatic, wanted, there = marked_automatic(), set(names), {}
     for line in said.stdout.splitlines():
         name, _, version, want, state = line.split("\t")
         if name in wanted and state not in ("not-installed", "config-files"):
             held, manual = want == "hold", name not in automatic
-            found[name] = {"version": version, "held": held, "manual": manual}
-    return found
+            there[name] = {"version": version, "held": held, "manual": manual}
+    return there
 
 
 def marked_automatic() -> set[str]:

@@ -87,7 +87,7 @@ def system(asked: dict[str, Any]) -> dict[str, Any]:
         "dpkg": dpkg(),
         "gpu": gpu(),
         "account": account(asked["user"]),
-        "foreign_unit": foreign_unit(asked["unit"], Path(asked["deployed"])),
+        "foreign_unit": foreign_unit(asked["unit"]),
         "sizes": {
             name: size_of(paths) + linkable(asked.get("linkable", {}).get(name))
             for name, paths in asked["sizes"].items()
@@ -306,18 +306,15 @@ def account(name: str) -> dict[str, Any] | None:
     return {"uid": found.pw_uid, "shell": found.pw_shell}
 
 
-def foreign_unit(name: str, deployed: Path) -> dict[str, Any] | None:
+def foreign_unit(name: str) -> dict[str, Any] | None:
     """A unit that a person would lose, {"path", "starts_container"}: no deploy has written it.
 
-    Ours say so in their first line. Where the deploy's own record names the unit, another content
-    is drift; a masked unit has none.
+    Ours say so in their first line, also where it was changed by hand. A masked unit has none.
     """
-    record = record_in(deployed) or {}
     path = unit_file(name)
     text = (read_text(path) if path else None) or ""
     is_ours = text.startswith("# Laid down by the deploy")
-    recorded = record.get("server", {}).get("unit") == name
-    if path is None or recorded or not text.strip() or is_ours:
+    if path is None or not text.strip() or is_ours:
         return None
     return {"path": f"/{path.relative_to(ROOT)}", "starts_container": starts_container(text)}
 

@@ -8,11 +8,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from aibox.box.found import INSTALLED, text_in
 from aibox.box.job import JobError
 from aibox.box.journal import told_since
 from aibox.box.probe import unit_properties
 
-INSTALLED = Path("/etc/systemd/system")
 TRIED = Path("/run/systemd/system.control")
 BEGIN_S = 30
 ASK_AGAIN = 20
@@ -97,14 +97,6 @@ class Service:
     ) -> list[str]:
         """What it and systemd said of it since a moment, or in one start, oldest first."""
         return told_since(self.name, since, invocation, until)
-
-
-def text_in(path: Path) -> str | None:
-    """Every byte comes back when it is written: no line's end is changed, and no odd character."""
-    try:
-        return path.read_bytes().decode(errors="surrogateescape")
-    except OSError:
-        return None
 
 
 def synced(folder: Path) -> None:

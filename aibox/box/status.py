@@ -13,9 +13,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from aibox.box import adoption, contents, good_units, probe, surroundings
+from aibox.box import contents, found, good_units, probe, surroundings
 from aibox.box.prove import exposition
-from aibox.box.service import Service, text_in
+from aibox.box.service import Service
 from aibox.decide import acceptance, manifest, standing
 from aibox.decide.history import Passed
 from aibox.decide.manifest import Entry, Readings, Venv
@@ -89,7 +89,7 @@ def looked(deployed: Deployed) -> standing.Facts:
     text = exposition(server["port"]) if serving else ""
     pace = acceptance.mean_of(text, "vllm:request_time_per_output_token_seconds")
     card = memory(server["unit"], deployed["server"].get("gpu_uuid"))
-    gate = next(iter(good_units.passed()), None)
+    gate = next(iter(good_units.passed(server["unit"])), None)
     proof = found["proof"]
     if proof and gate and proof.get("release", gate.release_id) != gate.release_id:
         proof = None  # of another server: one that was found here proves nothing
@@ -131,11 +131,11 @@ def memory(unit: str, uuid: str | None) -> tuple[int, int, int] | None:
 
 def print_history(*, as_json: bool) -> int:
     """What has passed its gate here, the newest first. 1 where nothing has."""
-    passed, there = good_units.passed(), good_units.still_there()
+    passed, there = good_units.passed(unit_now()), good_units.still_there()
     if as_json:
         print(json.dumps(history_of(passed, there)))
         return 0
-    for line in standing.history_rows(passed, there, own_unit()):
+    for line in standing.history_rows(passed, there, good_units.found_units(unit_now())):
         print(line)
     if not passed:
         print("nothing has passed its gate on this box yet", file=sys.stderr)
@@ -143,16 +143,22 @@ def print_history(*, as_json: bool) -> int:
 
 
 def own_unit() -> Passed | None:
-    """The person's unit that the first deploy found; None without one that could be tried."""
-    return next(iter(good_units.found_units()), None)
+    """A person's own unit as a deploy met it last; None without one that could be tried."""
+    return next(iter(good_units.found_units(unit_now())), None)
+
+
+def unit_now() -> str | None:
+    """The unit of the newest candidate: a box can have served by units of two names."""
+    spec = probe.record_in(probe.SERVER_STATE / "spec.json") or {}
+    return spec.get("unit")
 
 
 def history_of(passed: list[Passed], there: set[str]) -> dict[str, Any]:
     """For a rollback. serves: whether the installed unit is the last good one, and answers."""
     spec = probe.record_in(probe.SERVER_STATE / "spec.json") or {}
-    service, found = Service(str(spec.get("unit", ""))), own_unit()
-    path = adoption.standing(service) if spec else None
-    text = text_in(path) if path else None
+    service, own = Service(str(spec.get("unit", ""))), own_unit()
+    path = found.standing(service.name) if spec else None
+    text = found.text_in(path) if path else None
     name = None if text is None else good_units.sum_of(text)
     unit = probe.unit_properties(service.name) if path else {}
     pid, good = int(unit.get("MainPID") or 0), probe.last_good("sha256")
@@ -165,7 +171,7 @@ def history_of(passed: list[Passed], there: set[str]) -> dict[str, Any]:
         "there": sorted(there),
         "good": good,
         "installed": name,
-        "found": asdict(found) if found else None,
+        "found": asdict(own) if own else None,
         "serves": bool(pid and from_there and name == good and probe.health(port) == 200),
     }
 

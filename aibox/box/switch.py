@@ -13,7 +13,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from aibox.box import adoption, gate, good_units, journal
+from aibox.box import adoption, gate, good_units, journal, started_by, turning
+from aibox.box.found import standing_parts
 from aibox.box.good_units import sum_of
 from aibox.box.job import FAILURES, JobError, Progress, Spec, refusal_of, write_whole
 from aibox.box.probe import SERVER_STATE, health, process
@@ -51,14 +52,14 @@ def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
     "notes" for the person. Raises JobError, which says what failed, why, and what runs now.
     """
     service = Service(spec["unit"])
-    adoption.settle(service)
+    turning.settle(service)
     kept_for_ever(service, spec)
     good = last_good(service, spec)
     stage(service, spec)
     progress.last = good_seconds(spec)
     began, served = time.time(), served_now(service, spec)
     # his own that is up and does not answer (yet): no last good one, and still not to be lost
-    revived = good is None and ran_his(service)
+    revived = good is None and runs_his(service)
     try:
         trial = tried(service, spec, progress)
     except Exception as error:  # whatever it is, what served must come back
@@ -105,17 +106,26 @@ def refusal_of_any(error: Exception) -> Refusal:
 def last_good(service: Service, spec: Spec) -> Spec | None:
     """What to go back to: the unit that passed last, or one that serves and was never asked.
 
-    None where that is the candidate itself, and where nothing has ever served.
+    A person's own that stands and is no such unit comes before older ones. None where it does not
+    serve, where that is the candidate itself, and where nothing of this name has ever served.
     """
     name = sum_of(spec["text"])
-    passed = good_units.passed()
-    if passed and passed[0].sha256 == name:
+    passed = good_units.passed(service.name)
+    newest = passed[0].sha256 if passed else None
+    his = adoption.in_force(service)
+    if his is not None and his["text"].strip() and his["sha256"] != newest:
+        return serving(service, spec, his["text"])
+    if newest == name:
         return None
     for entry in passed:
         kept = good_units.kept(entry.sha256) if entry.sha256 != name else None
         if kept is not None:
             return {**kept, "how": entry.how}
-    text = service.text()
+    return serving(service, spec, service.text())
+
+
+def serving(service: Service, spec: Spec, text: str | None) -> Spec | None:
+    """A unit that nobody has gated, as a good one, where it serves."""
     if not text or text == spec["text"]:
         return None
     kept = as_it_is(service, spec, text)
@@ -130,34 +140,39 @@ def last_good(service: Service, spec: Spec) -> Spec | None:
 def kept_for_ever(service: Service, spec: Spec) -> None:
     """A unit that a person built by hand, with all that a way back to it needs."""
     record = adoption.keep(service)
-    if record is None or not record["text"].strip() or good_units.kept(record["sha256"]):
+    if record is None or not record["text"].strip():
         return
-    good_units.keep(as_it_is(service, spec, record["text"]))
+    kept = good_units.kept(record["sha256"])
+    if kept is None or kept.get("unit") != service.name:  # the same text under another name
+        good_units.keep(as_it_is(service, spec, record["text"]))
 
 
 def as_it_is(service: Service, spec: Spec, text: str) -> Spec:
     """What can be told of a unit that nobody has gated; its gate asks for health and model only."""
     found = service.properties()
-    running = process(int(found["MainPID"] or 0), found["ExecMainStartTimestamp"])
-    facts = switching.facts_of(running["command"] if running else [])
+    process_now = process(int(found["MainPID"] or 0), found["ExecMainStartTimestamp"])
+    running = process_now["command"] if process_now else []
+    his = adoption.of_text(service, text)
+    texts = [text, *(his["drop_ins"].values() if his else ())]
+    facts = switching.facts_of(started_by.command_of(running, texts))
     kept = {**spec, **facts, "text": text, "probe": None, "environment": {}, "head": None}
-    kept |= {"port": facts["port"] or spec["port"], "flags": {}, "sources": {}}
+    port = started_by.port_of(service.name, running, texts, usual=spec["port"])
+    kept |= {"port": port, "flags": {}, "sources": {}}
     drafts = any(word.startswith("--speculative-config") for word in facts["command"])
     model = gate.model_served(kept["port"]) if served_now(service, kept) else None
     return {**kept, "model": model, "speculative": drafts}
 
 
-def ran_his(service: Service) -> bool:
-    record = adoption.of(service)
+def runs_his(service: Service) -> bool:
     active = service.properties()["ActiveState"] in ("active", "activating")
-    return active and record is not None and adoption.is_in_force(service, record)
+    return active and standing_parts(service.name) is not None
 
 
 def stage(service: Service, spec: Spec) -> None:
     """Everything that takes room on a disk, before the old server is touched."""
     good_units.keep(spec)
     write_whole(SERVER_STATE / "spec.json", good_units.as_text(spec), mode=0o600)
-    his = adoption.is_his(adoption.of(service), spec["text"])  # that comes back by itself
+    his = adoption.of_text(service, spec["text"])  # that comes back by itself
     if his or service.installed_text() == spec["text"]:
         service.staged.unlink(missing_ok=True)
     else:
@@ -233,7 +248,9 @@ def started(service: Service, spec: Spec, progress: Progress) -> Start:
         service.tried.unlink(missing_ok=True)
     else:
         service.tried.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(service.tried, spec["text"])
+        his = adoption.of_text(service, spec["text"])
+        mode = adoption.mode_of(his) if his else adoption.READABLE
+        write_whole(service.tried, spec["text"], mode)
     adoption.lay_beside(service, spec["text"])
     service.reload()
     start = service.restart()
@@ -291,12 +308,12 @@ def step_of(lines: list[str]) -> str:
 
 def install(service: Service, spec: Spec, started: float) -> None:
     """Make it what the box boots. Its file stays older than the process that runs it."""
-    record = adoption.of(service)
-    if record is not None and adoption.is_his(record, spec["text"]):
-        adoption.put_back(record)
+    his = adoption.of_text(service, spec["text"])
+    if his is not None:
+        turning.put_back(his)
     else:
         if service.installed_text() != spec["text"]:
-            adoption.replace(service, spec["text"])
+            turning.replace(service, spec["text"])
         if service.installed.stat().st_mtime >= started:  # a process that was left running
             os.utime(service.installed, (started - 1, started - 1))
     cleared(service)
@@ -374,7 +391,10 @@ def started_again(service: Service) -> str:
 def brought_back(service: Service, good: Spec | None, progress: Progress) -> str:
     """What runs now, in words. It writes nothing on a disk before it serves: that may be full."""
     if good is None:
-        why = "it is itself the last good unit" if good_units.passed() else "nothing served before"
+        last = good_units.passed(service.name)
+        why = "it is itself the last good unit" if last else "nothing served before"
+        if adoption.in_force(service) is not None:
+            why = "your own unit stands there, as before, and did not run"
         return f"{service.name} is stopped: {why}"
     spec = {**good, "restart": True}
     try:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from aibox.box import adoption, apt, brought, good_units, job, ours, probe
+from aibox.box import apt, brought, found, job, ours, probe, turning
 from aibox.box.job import JobError, Progress, Spec, write_whole
 from aibox.decide import apt as read
 from aibox.decide import teardown as decide
@@ -116,8 +116,8 @@ def server_gone(plan: Plan, _spec: Spec, _progress: Progress) -> list[str]:
             removed(ours.UNITS / name)
     if plan.stop or plan.traces:
         systemctl("daemon-reload")
-    for record in good_units.found_records():
-        adoption.put_back(record)
+    for record in found.newest_of_each():
+        turning.give_back(record)
     return [note for name in plan.start for note in started(name)]
 
 

@@ -120,8 +120,8 @@ def chosen(
     """What a rollback goes to: the one that a person names, or what served before the current.
 
     serves: whether the current unit, by its sum, is the last good one and answers. Where it is not
-    or does not, the last good one is what served before. found: a person's own unit from before
-    the first deploy, which is always there to go back to.
+    or does not, the last good one is what served before. found: a person's own unit as a
+    deploy met it last, which is always there to go back to.
     """
     if name == HIS:
         return his_own(found, there)

@@ -18,6 +18,7 @@ from aibox.decide.history import (
     missing,
     release_of,
 )
+from aibox.decide.manifest import STATE_FOLDER
 
 TIME = "%Y-%m-%d %H:%M:%S UTC"
 GIB = 2**30
@@ -200,11 +201,11 @@ def mtp(speculative: bool, proof: Mapping[str, Any]) -> str:
 
 
 def history_rows(
-    passed: Sequence[Passed], there: Collection[str], found: Passed | None = None
+    passed: Sequence[Passed], there: Collection[str], found: Sequence[Passed] = ()
 ) -> list[str]:
     """`aibox status --history`: each entry, how it differs from the one before, and whether it can
     come back. there: folders and sums of units that the box still has. found: a person's own unit
-    from before the first deploy."""
+    as deploys met it, the newest first."""
     lines = []
     for number, entry in enumerate(passed, 1):
         start = "" if entry.seconds_start is None else f", start {entry.seconds_start:.0f} s"
@@ -219,6 +220,7 @@ def history_rows(
         lines += [f"      {row}" for row in rows]
         gone = missing(entry, there)
         lines += [f"      can't come back: {' and '.join(gone)}"] if gone else []
-    if found is not None:
-        lines.append(f" -  {found.sha256[:12]}  kept for ever; {TO_HIS}")
+    for number, one in enumerate(found):
+        way = f"of {moment(one.when)}, older: {STATE_FOLDER}/server/units/{one.sha256}.service"
+        lines.append(f" -  {one.sha256[:12]}  kept for ever; {way if number else TO_HIS}")
     return lines

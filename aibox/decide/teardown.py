@@ -17,7 +17,6 @@ from aibox.decide.manifest import DEPLOYED, STATE_FOLDER
 from aibox.decide.refusal import Refusal
 
 BROUGHT = f"{STATE_FOLDER}/brought.json"
-FOUND = f"{STATE_FOLDER}/server/found.json"
 DUE = "initramfs-due"  # beside the records: boot files are gone, and the initramfs holds them yet
 CARRIED = ".teardown"  # below aibox's folder: what a teardown itself runs from
 POWER_FILE = f"/etc/systemd/system/{driver_sources.POWER_UNIT}"
@@ -91,6 +90,7 @@ class Plan:
     stays: tuple[tuple[str, str], ...] = ()
     kept_weights: str = ""  # what could go and stays, in words
     kept_driver: str = ""
+    kept_unrecorded: str = ""  # what stays as nobody knows whose it is
 
     @property
     def is_done(self) -> bool:
@@ -116,6 +116,7 @@ def question(
         releases.append(_parent(deployed["release"]["folder"]))
         models.append(_parent(_parent(deployed["weights"]["folder"])))
     units = units_of(records, places)
+    caches = [*_values("cache_folder", brought, places), *own_folders(units)]
     made = [path for path, was_there in brought.get("folders", {}).items() if not was_there]
     known = [*APT_FILES, *BOOT_FILES, POWER_FILE, apt.CONF]
     return {
@@ -134,13 +135,30 @@ def question(
             *brought.get("driver_packages", []),
             *brought.get("held", []),
         ],
-        "there_before": [
-            path
-            for path in [*_values("cache_folder", brought, places), *own_folders(units)]
-            if brought.get("folders", {}).get(path)
-        ],
+        "there_before": [path for path in caches if brought.get("folders", {}).get(path)],
+        **_of_nobody_knows_whom(records, caches),
         "aibox": places["aibox"],
         "carried": CARRIED,
+    }
+
+
+def is_unrecorded(records: Mapping[str, Any]) -> bool:
+    """Whether deploys were here before it was written down what they brought."""
+    brought = records["brought"] or {}
+    return bool(brought.get("late") or (not brought and records["state"] is not None))
+
+
+def _of_nobody_knows_whom(
+    records: Mapping[str, Any], caches: Iterable[str]
+) -> dict[str, list[str]]:
+    """Users and folders of a box without such a record, that a deploy may have made or not."""
+    if not is_unrecorded(records):
+        return {"left_users": [], "left_folders": []}
+    brought, deployed = records["brought"] or {}, records["deployed"] or {}
+    users = {*brought.get("left_users", []), *deployed.get("users", {})}
+    return {
+        "left_users": sorted(users - set(brought.get("users", []))),
+        "left_folders": [path for path in caches if path not in brought.get("folders", {})],
     }
 
 
@@ -167,7 +185,7 @@ def _parent(folder: str) -> str:
 
 def damaged(records: Mapping[str, Any]) -> list[Refusal]:
     read = [(DEPLOYED, records["deployed"]), (BROUGHT, records["brought"])]
-    read += [(FOUND, one) for one in records["found"]]
+    read += [(one["file"], one) for one in records["found"]]
     return [
         Refusal(
             f"{path} can't be read ({one['damaged']})",
@@ -187,7 +205,8 @@ def odd_records(records: Mapping[str, Any]) -> list[Refusal]:
     brought, found = records["brought"] or {}, records["found"]
     try:
         odd = [*_odd_in_deployed(records["deployed"] or {}), *_odd_in_brought(brought)]
-        odd += [(FOUND, one["unit"]) for one in found if not _UNIT.fullmatch(one["unit"])]
+        odd += [(one["file"], one["unit"]) for one in found if not _UNIT.fullmatch(one["unit"])]
+        odd += [(one["file"], one["odd"]) for one in found if one["odd"] is not None]
     except (KeyError, TypeError, AttributeError) as error:
         odd = [(DEPLOYED, f"no {error}")]
     return [_odd(where, what) for where, what in odd]
@@ -203,8 +222,8 @@ def odd_places(places: Mapping[str, str], where: str) -> list[Refusal]:
 
 def _odd(where: str, what: str) -> Refusal:
     return Refusal(
-        f"{where} names {what!r} as ours",
-        "a folder, file or name that a deploy can have made",
+        f"{where} names {what!r}",
+        "a folder, file or name that a deploy can have made, or has found as a unit's own",
         "correct it, or move that record aside on the box, and run again; nothing was changed",
     )
 
@@ -225,6 +244,9 @@ def _odd_in_deployed(deployed: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield DEPLOYED, folder
     if not _UNIT.fullmatch(deployed["server"]["unit"]):
         yield DEPLOYED, deployed["server"]["unit"]
+    for user in deployed.get("users", {}):
+        if not _USER.fullmatch(user):
+            yield DEPLOYED, user
     for path in deployed["files"]:
         inside = path.startswith(_FILE_ROOTS) and _FOLDER.fullmatch(path)
         if not inside or {".", ".."} & set(path.split("/")):
@@ -233,7 +255,7 @@ def _odd_in_deployed(deployed: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 def _odd_in_brought(brought: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     kinds = {"users": _USER, "groups": _USER, "packages": _PACKAGE, "driver_packages": _PACKAGE}
-    kinds |= {"held": _PACKAGE, "enabled": _UNIT}
+    kinds |= {"held": _PACKAGE, "enabled": _UNIT, "left_users": _USER}
     for key, pattern in kinds.items():
         yield from ((BROUGHT, one) for one in brought.get(key, []) if not pattern.fullmatch(one))
     for name, values in brought.get("places", {}).items():
@@ -252,20 +274,29 @@ def _odd_in_brought(brought: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 def plan(records: Mapping[str, Any], found: Mapping[str, Any], wish: Wish) -> Plan:
     """records and found: what `ours.records` and `ours.look` answer, the latter to `question`."""
     brought = records["brought"] or {}
-    his = {one["unit"]: one for one in records["found"]}
-    whole = Teardown(records["deployed"] or {}, brought, his, found, wish)
+    his: dict[str, Mapping[str, Any]] = {}
+    for one in records["found"]:  # the newest of each counts, and stands last
+        his.pop(one["unit"], None)
+        his[one["unit"]] = one
+    unrecorded = is_unrecorded(records)
+    whole = Teardown(records["deployed"] or {}, brought, his, found, wish, unrecorded)
     return whole.plan(records["state"])
 
 
 @dataclass(frozen=True)
 class Teardown:
-    """Everything the decision goes by; each property is one part of it."""
+    """Everything the decision goes by; each property is one part of it.
+
+    unrecorded: nobody knows what was there before, see is_unrecorded. Then the driver and all that
+    belongs to it stay together: half of it would leave the card to nouveau, or to another version.
+    """
 
     deployed: Mapping[str, Any]
     brought: Mapping[str, Any]
-    his: Mapping[str, Mapping[str, Any]]  # by name, what a person had as units
+    his: Mapping[str, Mapping[str, Any]]  # by name, a person's units as they were last met
     found: Mapping[str, Any]
     wish: Wish
+    unrecorded: bool = False
 
     @property
     def stop(self) -> tuple[str, ...]:
@@ -275,15 +306,23 @@ class Teardown:
 
     @property
     def start(self) -> tuple[str, ...]:
-        """A person's own units that ran when they were found, and are to run again."""
-        his = self.his.items()
-        return tuple(name for name, one in his if one["active"] and not self.serves_already(name))
+        """A person's own unit that ran when it was found, and is to run again: one card, one
+        server. None where one of theirs serves."""
+        if any(self.serves_already(name) for name in self.his):
+            return ()
+        return tuple(
+            name for name, one in self.his.items() if one["active"] and self.is_back(name)
+        )[-1:]
+
+    def is_back(self, name: str) -> bool:
+        """Whether a person's own unit is put back, or made to run again after a trial of ours."""
+        unit = self.found["units"][name]
+        return bool(unit["tried"] or unit["his"] != "changed")
 
     def serves_already(self, name: str) -> bool:
         """Whether a person's own unit is what runs, as after a rollback to it."""
         unit = self.found["units"][name]
-        is_his = unit["file"] == self.his[name]["sha256"] and not unit["tried"]
-        return bool(is_his and unit["state"] == "active")
+        return bool(unit["his"] and not unit["tried"] and unit["state"] == "active")
 
     # --- packages -------------------------------------------------------------------------------
 
@@ -314,11 +353,23 @@ class Teardown:
 
     @property
     def keeps_packages(self) -> bool:
-        return bool(self.driver) and not self.wish.driver
+        return self.unrecorded or (bool(self.driver) and not self.wish.driver)
 
     @property
     def keeps_driver(self) -> bool:
-        return self.keeps_packages and any(_DRIVER.fullmatch(name) for name in self.driver)
+        brought = any(_DRIVER.fullmatch(name) for name in self.driver)
+        return self.unrecorded or (self.keeps_packages and brought)
+
+    @property
+    def driver_files(self) -> list[str]:
+        return [path for path in (*APT_FILES, *BOOT_FILES) if path in self.found["files"]]
+
+    @property
+    def unrecorded_driver(self) -> list[str]:
+        """Its packages, as far as a record names them."""
+        named = [*self.deployed_packages, *self.brought_by_driver]
+        ours = (one for one in named if _DRIVER.fullmatch(one) or one.startswith("cuda-toolkit-"))
+        return list(dict.fromkeys(ours))
 
     @property
     def unhold(self) -> tuple[str, ...]:
@@ -403,12 +454,21 @@ class Teardown:
         kept = {
             key: self.brought[key] for key in keys if self.keeps_packages and key in self.brought
         }
+        if self.unrecorded:
+            kept = self.unrecorded_rest(kept)
         if self.kept_weights:
             kept["places"] = {"models_folder": self.found["models"]}
             folders = self.brought.get("folders", {})
             above = {path for path in folders if any(_holds(path, m) for m in self.found["models"])}
             kept["folders"] = {path: folders[path] for path in sorted(above)}
         return kept
+
+    def unrecorded_rest(self, kept: dict[str, Any]) -> dict[str, Any]:
+        """What a later teardown must know where nobody knows what was there before."""
+        users = self.found["left_users"]
+        if not (self.driver_files or users or self.found["left_folders"]):
+            return {}
+        return {**kept, "late": True, **({"left_users": users} if users else {})}
 
     def plan(self, state: list[str] | None) -> Plan:
         """state: the names in the folder of the records; None where it is not there."""
@@ -423,7 +483,7 @@ class Teardown:
             power=POWER_FILE in self.found["files"],
             disable=self.disable,
             unhold=self.unhold,
-            purge=tuple(self.driver) if self.wish.driver else (),
+            purge=() if self.keeps_packages else tuple(self.driver),
             boot_files=self.boot_files,
             initramfs=bool(self.boot_files) or DUE in (state or ()),
             files=self.files,
@@ -441,7 +501,8 @@ class Teardown:
             removes=tuple(removed_rows(self)),
             stays=tuple(stays_rows(self)),
             kept_weights="; ".join(weights_words(one) for one in self.kept_weights),
-            kept_driver=driver_words(self) if self.keeps_packages else "",
+            kept_driver=driver_words(self) if self.keeps_packages and not self.unrecorded else "",
+            kept_unrecorded=unrecorded_words(self) if self.unrecorded else "",
         )
 
 
@@ -481,7 +542,7 @@ Row = tuple[str, str]
 def removed_rows(whole: Teardown) -> Iterable[Row]:
     """What goes, a row each: (label, text). None where nothing of ours is left."""
     yield from _server_rows(whole)
-    if whole.driver and whole.wish.driver:
+    if whole.driver and not whole.keeps_packages:
         yield "driver", f"{driver_words(whole)}, and its repository"
         if whole.brought.get("nouveau_was_on"):
             yield "driver", "nouveau takes the card at the next reboot; the teardown does none"
@@ -516,9 +577,16 @@ def _server_rows(whole: Teardown) -> Iterable[Row]:
     for name, one in whole.his.items():
         if whole.serves_already(name):
             yield "server", f"{name} is your own and serves: it is left as it is"
-        else:
-            then = "and started" if one["active"] else "and left stopped, as it was found"
-            yield "server", f"your own {name} comes back as it was found, {then}"
+        elif whole.is_back(name):
+            yield "server", f"your own {name} comes back as it was found, {_then(whole, name, one)}"
+
+
+def _then(whole: Teardown, name: str, one: Mapping[str, Any]) -> str:
+    if name in whole.start:
+        return "and started"
+    if not one["active"]:
+        return "and left stopped, as it was found"
+    return f"and left stopped, as another of yours serves (`systemctl start {name}`)"
 
 
 def has_power(whole: Teardown) -> bool:
@@ -529,15 +597,7 @@ def stays_rows(whole: Teardown) -> Iterable[Row]:
     """What is left on the box and could be taken for ours, and why."""
     for one in whole.kept_weights:
         yield "weights", f"{weights_words(one)} (--data remove_weights=true takes them too)"
-    if whole.keeps_packages:
-        label, kept = "toolkit", "its repository"
-        if whole.keeps_driver:
-            label, kept = "driver", "its repository, pin and holds"
-        yield label, f"{driver_words(whole)}, with {kept} (--data remove_driver=true)"
-    ours = any(_DRIVER.fullmatch(one) for one in whole.brought_by_driver)
-    if not ours and any(_DRIVER.fullmatch(one) for one in whole.deployed_packages):
-        kept = "; our pin stays with the toolkit" if whole.keeps_packages else " and pin"
-        yield "driver", f"it was there before the deploy: it stays, without our holds{kept}"
+    yield from unrecorded_rows(whole) if whole.unrecorded else _driver_stays(whole)
     for name, version in sorted(whole.replaced.items()):
         yield "package", f"{name} {version} was there before; it is not put back"
     if whole.auto:
@@ -549,8 +609,44 @@ def stays_rows(whole: Teardown) -> Iterable[Row]:
     for name, unit in whole.found["units"].items():
         if unit["file"] and not unit["ours"] and name not in whole.his:
             yield "unit", f"{name} was not written by a deploy"
+        if unit["his"] == "changed" and name in whole.his:
+            yield "unit", f"{name} is your own, changed since it was found: it stays as it stands"
     for path in sorted(whole.found["there_before"]):
         yield "folder", f"{path} was there before the deploy"
+
+
+def _driver_stays(whole: Teardown) -> Iterable[Row]:
+    if whole.keeps_packages:
+        label, kept = "toolkit", "its repository"
+        if whole.keeps_driver:
+            label, kept = "driver", "its repository, pin and holds"
+        yield label, f"{driver_words(whole)}, with {kept} (--data remove_driver=true)"
+    ours = any(_DRIVER.fullmatch(one) for one in whole.brought_by_driver)
+    if not ours and any(_DRIVER.fullmatch(one) for one in whole.deployed_packages):
+        kept = "; our pin stays with the toolkit" if whole.keeps_packages else " and pin"
+        yield "driver", f"it was there before the deploy: it stays, without our holds{kept}"
+
+
+def unrecorded_rows(whole: Teardown) -> Iterable[Row]:
+    """What stays as a deploy may have found it, and how it is taken away by hand."""
+    unknown = "nobody wrote down whether the first deploy found it there"
+    if whole.driver_files:
+        names, files = " ".join(whole.unrecorded_driver), " ".join(whole.driver_files)
+        kept = "with its holds, pin, repository and module options"
+        yield "driver", f"{unknown}: it stays, {kept}"
+        if names:
+            yield "driver", f"by hand: apt-mark unhold {names}; apt purge {names}"
+        yield "driver", f"then its files: rm {files}; update-initramfs -u -k all"
+    for user in whole.found["left_users"]:
+        yield "user", f"{user}: {unknown} (by hand: userdel {user})"
+    for path in whole.found["left_folders"]:
+        yield "folder", f"{path}: {unknown} (by hand: rm -r {path})"
+
+
+def unrecorded_words(whole: Teardown) -> str:
+    parts = ["the driver and its files in /etc"] if whole.driver_files else []
+    parts += [f"the user {name}" for name in whole.found["left_users"]]
+    return ", ".join([*parts, *whole.found["left_folders"]])
 
 
 def weights_words(one: Mapping[str, Any]) -> str:
@@ -572,6 +668,6 @@ def driver_words(whole: Teardown) -> str:
 
 def nothing(plan: Plan) -> str:
     """What is said of a box that holds nothing more to be removed."""
-    kept = [one for one in (plan.kept_weights, plan.kept_driver) if one]
+    kept = [one for one in (plan.kept_weights, plan.kept_driver, plan.kept_unrecorded) if one]
     but = f" but what was kept: {'; '.join(kept)}" if kept else ""
     return f"nothing of ours is on this box{but}"

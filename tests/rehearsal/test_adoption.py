@@ -245,16 +245,16 @@ def test_a_power_cut_leaves_his_unit_or_ours_and_the_next_run_ends_it(
 
 STOPPED = """\
 import os, sys
-from aibox.box import adoption
+from aibox.box import adoption, turning
 from aibox.box.service import Service
-service, act = Service({unit!r}), adoption.{step}
+service, act = Service({unit!r}), turning.{step}
 record = adoption.keep(service)
 def last(*words):
     if {step!r} == "settle" or words[1] == "ours":
         os._exit(0)
     act(*words)
-adoption.{step} = last
-adoption.turn(service, record, sys.stdin.read(), "ours")
+turning.{step} = last
+turning.turn(service, record, sys.stdin.read(), "ours")
 """
 
 

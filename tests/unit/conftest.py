@@ -1,15 +1,19 @@
-"""A small project folder that the settings tests load from."""
+"""A small project folder that the settings tests load from, and a made-up systemd."""
 
 import json
 import runpy
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aibox.box import found, good_units, turning
+from aibox.box.service import Service
 from aibox.settings import Settings, load_settings
+from tests.unit.made_systemd import Systemd
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -57,3 +61,18 @@ def load(data: dict[str, Any], project: Path) -> Load:
         return load_settings({"box": data | changes}, project, ())["box"]
 
     return loaded
+
+
+@pytest.fixture
+def systemd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Systemd:
+    made = Systemd(tmp_path)
+    monkeypatch.setattr(good_units, "SERVER_STATE", tmp_path / "state")
+    monkeypatch.setattr(found, "STATE", tmp_path / "state")
+    monkeypatch.setattr(found, "INSTALLED", made.etc)
+    monkeypatch.setattr(found, "STANDING", (made.etc, made.local, made.usr))
+    monkeypatch.setattr(turning, "CONTROL", made.control)
+    monkeypatch.setattr(turning, "TURNING", made.turning)
+    monkeypatch.setattr(turning, "Service", partial(Service, installed=made.etc, tried=made.run))
+    monkeypatch.setattr(Service, "properties", lambda _self: made.shown)
+    monkeypatch.setattr(Service, "reload", lambda _self: None)
+    return made

@@ -4,96 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aibox.box import adoption, good_units
-from aibox.box.adoption import Record
+from aibox.box import adoption, found, good_units, turning
+from aibox.box.found import Record
 from aibox.box.job import JobError
-from aibox.box.service import Service, text_in
+from aibox.box.service import Service
+from tests.unit.made_systemd import DROP_INS, HIS, OURS, UNIT, Systemd, write
 from tests.unit.passed import passed
 
-UNIT = "vllm-coder.service"
-HIS = "[Service]\nExecStart=/home/me/vllm-env/bin/vllm serve /srv/w\n"
-OURS = "# Laid down by the deploy: change the model card.\n[Service]\nExecStart=/opt/vllm\n"
-DROP_INS = {"10-mine.conf": "[Service]\nNice=5\n", "90-more.conf": "[Service]\nUser=me\n"}
 LATIN = "# f\udcfcr den Rechner\r\n[Service]\r\n"  # as read: a byte that is no UTF-8, DOS's lines
-
-
-class Systemd:
-    """The folders of a made-up systemd, and what it would start after a reboot."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.etc, self.run = root / "etc/systemd/system", root / "run/systemd/system.control"
-        self.control, self.turning = root / "etc/systemd/system.control", root / "etc/systemd/aibox"
-        self.local, self.usr = (
-            root / "usr/local/lib/systemd/system",
-            root / "usr/lib/systemd/system",
-        )
-        for folder in (self.etc, self.run, self.usr):
-            folder.mkdir(parents=True)
-        self.shown = {"MainPID": "0", "ExecMainStartTimestamp": "", "ActiveState": "inactive"}
-
-    @property
-    def service(self) -> Service:
-        return Service(UNIT, self.etc, self.run)
-
-    def lay(self, text: str = HIS, drop_ins: dict[str, str] = DROP_INS) -> Record:
-        """His unit as it stands before any deploy, and what is kept of it."""
-        write(self.etc / UNIT, text)
-        for name, content in drop_ins.items():
-            write(self.etc / f"{UNIT}.d" / name, content)
-        record = adoption.keep(self.service)
-        assert record is not None
-        return record
-
-    def boots(self) -> tuple[str | None, dict[str, str]]:
-        """(the unit's text, {name: text} of drop-ins that are not empty), /run being empty."""
-        folders = (self.control, self.etc, self.local, self.usr)
-        units = [text_in(one / UNIT) for one in folders if (one / UNIT).exists()]
-        drop_ins: dict[str, str] = {}
-        for folder in folders:
-            for path in (folder / f"{UNIT}.d").glob("*.conf"):
-                drop_ins.setdefault(path.name, text_in(path) or "")
-        return next(iter(units), None), {name: text for name, text in drop_ins.items() if text}
-
-    def is_clean(self) -> bool:
-        left = [self.turning, self.control, self.run / UNIT, self.run / f"{UNIT}.d"]
-        return not list(self.root.rglob("*.new")) and not [
-            path for path in left if os.path.lexists(path)
-        ]
-
-
-def write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text.encode(errors="surrogateescape"))
-
-
-@pytest.fixture
-def systemd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Systemd:
-    made = Systemd(tmp_path)
-    monkeypatch.setattr(good_units, "SERVER_STATE", tmp_path / "state")
-    monkeypatch.setattr(adoption, "INSTALLED", made.etc)
-    monkeypatch.setattr(adoption, "STANDING", (made.etc, made.local, made.usr))
-    monkeypatch.setattr(adoption, "CONTROL", made.control)
-    monkeypatch.setattr(adoption, "TURNING", made.turning)
-    monkeypatch.setattr(adoption, "DEPLOYED", str(tmp_path / "deployed.json"))
-    monkeypatch.setattr(adoption, "Service", partial(Service, installed=made.etc, tried=made.run))
-    monkeypatch.setattr(Service, "properties", lambda _self: made.shown)
-    monkeypatch.setattr(Service, "reload", lambda _self: None)
-    return made
 
 
 def accept(systemd: Systemd, text: str = OURS) -> None:
     """What the switch does once ours has passed."""
-    adoption.settle(systemd.service)
+    turning.settle(systemd.service)
     if systemd.service.installed_text() != text:
         write(systemd.service.staged, text)
-        adoption.replace(systemd.service, text)
+        turning.replace(systemd.service, text)
     adoption.clear_beside(systemd.service)
 
 
@@ -110,7 +41,7 @@ def test_a_unit_is_kept_with_all_that_belongs_to_it(systemd: Systemd) -> None:
         str(systemd.etc / f"{UNIT}.d" / name): text for name, text in DROP_INS.items()
     }
     assert record["links"] == {str(wants): str(systemd.etc / UNIT)}
-    assert adoption.found() == adoption.of(systemd.service) == record
+    assert adoption.of(systemd.service) == record
     kept = systemd.root / "state/found.json"
     assert kept.stat().st_mode & 0o777 == 0o600
 
@@ -118,35 +49,95 @@ def test_a_unit_is_kept_with_all_that_belongs_to_it(systemd: Systemd) -> None:
 def test_ours_is_nobodys_own(systemd: Systemd) -> None:
     write(systemd.etc / UNIT, OURS)
     assert adoption.keep(systemd.service) is None
-    (systemd.root / "deployed.json").write_text('{"server": {"unit": "vllm-coder.service"}}')
-    write(systemd.etc / UNIT, HIS)  # over ours: drift
+    write(systemd.etc / UNIT, f"{OURS}Nice=1\n")  # edited by hand, and still ours: drift
     assert adoption.keep(systemd.service) is None
-    assert adoption.found() is None
+    assert found.records() == []
 
 
-def test_the_record_is_never_written_again_once_ours_has_served(systemd: Systemd) -> None:
-    systemd.lay()
-    write(systemd.etc / UNIT, HIS + "Nice=1\n")  # before: what stands is what is replaced
+def change_text(systemd: Systemd) -> None:
+    write(systemd.etc / UNIT, HIS + "Nice=1\n")
+
+
+def change_drop_in(systemd: Systemd) -> None:
+    write(systemd.etc / f"{UNIT}.d/10-mine.conf", "[Service]\nNice=6\n")
+
+
+def add_drop_in(systemd: Systemd) -> None:
+    write(systemd.etc / f"{UNIT}.d/20-new.conf", "[Service]\nNice=7\n")
+
+
+def make_a_link(systemd: Systemd) -> None:
+    write(systemd.root / "home" / UNIT, HIS)
+    (systemd.etc / UNIT).unlink()
+    (systemd.etc / UNIT).symlink_to(systemd.root / "home" / UNIT)
+
+
+def start_at_boot(systemd: Systemd) -> None:
+    wants = systemd.etc / "multi-user.target.wants" / UNIT
+    wants.parent.mkdir()
+    wants.symlink_to(systemd.etc / UNIT)
+
+
+@pytest.mark.parametrize("served", [False, True])
+@pytest.mark.parametrize(
+    "change", [change_text, change_drop_in, add_drop_in, make_a_link, start_at_boot]
+)
+def test_what_he_changes_gets_a_further_record_and_no_record_is_lost(
+    systemd: Systemd, change: Callable[[Systemd], None], served: bool
+) -> None:
+    first = systemd.lay()
+    if served:  # and undone
+        good_units.mark_good(passed("a"))
+        accept(systemd)
+        turning.put_back(first)
+    change(systemd)
     newer = adoption.keep(systemd.service)
     assert newer is not None
-    assert newer["text"] == HIS + "Nice=1\n"
-    good_units.mark_good(passed("a"))
-    write(systemd.etc / UNIT, HIS + "Nice=2\n")
-    assert adoption.keep(systemd.service) == newer == adoption.found()
+    assert not found.is_same(newer, first)
+    assert adoption.keep(systemd.service) == newer
+    assert found.records() == [first, newer]
+
+
+def test_a_mask_over_a_known_unit_is_nobodys_unit(systemd: Systemd) -> None:
+    record = systemd.lay()
+    (systemd.etc / UNIT).unlink()
+    (systemd.etc / UNIT).symlink_to("/dev/null")
+    assert adoption.keep(systemd.service) == record
+
+
+def test_records_have_an_order_and_an_unreadable_one_is_not_written_over(systemd: Systemd) -> None:
+    for number in range(12):
+        write(systemd.etc / UNIT, f"{HIS}Nice={number}\n")
+        adoption.keep(systemd.service)
+    write(systemd.root / "state/found-12.json", "{")
+    write(systemd.etc / UNIT, f"{HIS}Nice=99\n")
+    adoption.keep(systemd.service)
+    nice = [one["text"].rpartition("=")[2].strip() for one in found.records()]
+    assert nice == [*map(str, range(11)), "99"]
+    assert (systemd.root / "state/found-12.json").read_text() == "{"
 
 
 def test_units_of_two_names_are_kept_both(systemd: Systemd) -> None:
     first = systemd.lay()
     write(systemd.etc / "vllm.service", HIS + "Nice=3\n")
     second = adoption.keep(Service("vllm.service", systemd.etc, systemd.run))
-    assert adoption.found() == first == adoption.of(systemd.service)
+    assert first == adoption.of(systemd.service)
     assert second == adoption.of(Service("vllm.service", systemd.etc, systemd.run)) != first
+    write(systemd.etc / UNIT, HIS + "Nice=4\n")
+    third = adoption.keep(systemd.service)
+    assert found.newest_of_each() == [second, third]
 
 
 def test_a_record_that_cannot_be_read_is_none(systemd: Systemd) -> None:
     systemd.lay()
     (systemd.root / "state/found.json").write_text('{"unit": 7}')
-    assert adoption.found() is None
+    assert found.records() == []
+    assert found.told() == [
+        {
+            "file": str(systemd.root / "state/found.json"),
+            "damaged": "its unit is not as a deploy writes it",
+        }
+    ]
 
 
 # --- beside a candidate --------------------------------------------------------------------------
@@ -178,10 +169,10 @@ def test_only_those_that_go_with_his_unit_are_set_aside(systemd: Systemd) -> Non
     systemd.lay()
     assert adoption.set_aside(systemd.service) == paths
     changed = systemd.etc / f"{UNIT}.d/10-mine.conf"
-    write(changed, "[Service]\nNice=6\n")  # since it was kept: it would be lost
-    good_units.mark_good(passed("a"))
-    assert str(changed) not in adoption.set_aside(systemd.service)
+    write(changed, "[Service]\nNice=6\n")  # since it was kept: it is kept again before it goes
+    assert adoption.set_aside(systemd.service)[str(changed)] == "[Service]\nNice=6\n"
     accept(systemd)
+    assert str(changed) in found.records()[-1]["drop_ins"]
     write(changed, DROP_INS["10-mine.conf"])  # over ours: somebody's drop-in like any other
     assert adoption.set_aside(systemd.service) == {}
 
@@ -194,16 +185,16 @@ def test_ours_comes_and_his_comes_back_as_it_was(systemd: Systemd) -> None:
     (systemd.etc / UNIT).chmod(0o640)
     os.utime(systemd.etc / UNIT, ns=(1, 1_700_000_000_123_456_789))
     record = systemd.lay(LATIN)
-    before = adoption.attributes(systemd.etc / UNIT)
+    before = found.attributes(systemd.etc / UNIT)
     content = (systemd.etc / UNIT).read_bytes()
     accept(systemd)
     assert systemd.boots() == (OURS, {})
     assert not (systemd.etc / f"{UNIT}.d").exists()
     assert systemd.is_clean()
-    adoption.put_back(record)
+    turning.put_back(record)
     assert systemd.boots() == (LATIN, DROP_INS)
     assert (systemd.etc / UNIT).read_bytes() == content
-    assert adoption.attributes(systemd.etc / UNIT)[2:] == [0o640, before[3], None]
+    assert found.attributes(systemd.etc / UNIT)[2:] == [0o640, before[3], None]
     assert systemd.is_clean()
 
 
@@ -223,7 +214,7 @@ def test_a_link_comes_back_as_that_link(systemd: Systemd, target: str) -> None:
     accept(systemd)
     assert not (systemd.etc / UNIT).is_symlink()
     assert str(wants.readlink()) == str(systemd.etc / UNIT)  # else enabling it is refused
-    adoption.put_back(record)
+    turning.put_back(record)
     assert str((systemd.etc / UNIT).readlink()) == str(wants.readlink()) == target
     assert file.read_text() == HIS
 
@@ -235,7 +226,7 @@ def test_one_below_usr_is_covered_and_uncovered(systemd: Systemd) -> None:
     assert record["path"] == str(systemd.usr / UNIT)
     accept(systemd)
     assert systemd.boots() == (OURS, {})
-    adoption.put_back(record)
+    turning.put_back(record)
     assert systemd.boots() == (HIS, {})
     assert not (systemd.etc / UNIT).exists()
     assert (systemd.usr / UNIT).read_text() == HIS
@@ -251,16 +242,16 @@ def test_what_enables_it_is_as_it_was(systemd: Systemd) -> None:
     ours.parent.mkdir()
     ours.symlink_to(systemd.etc / UNIT)
     wants.unlink()
-    adoption.put_back(record)
-    assert adoption.links_of(UNIT) == record["links"]
+    turning.put_back(record)
+    assert found.links_of(UNIT) == record["links"]
 
 
 def test_where_ours_was_taken_away_his_comes_back_all_the_same(systemd: Systemd) -> None:
     record = systemd.lay()
     accept(systemd)
     (systemd.etc / UNIT).unlink()
-    adoption.put_back(record)
-    adoption.put_back(record)
+    turning.put_back(record)
+    turning.put_back(record)
     assert systemd.boots() == (HIS, DROP_INS)
 
 
@@ -281,9 +272,128 @@ def test_an_odd_record_is_refused_before_anything_is_written(
     path = path.replace("/etc/systemd/system", str(systemd.etc))
     odd = {**record, part: {path: "x"}, "files": {**record["files"], path: [0, 0, 420, 0, None]}}
     with pytest.raises(JobError, match="names"):
-        adoption.put_back(odd)
+        turning.put_back(odd)
     assert systemd.boots() == (OURS, {})
     assert not Path(path).exists() or path == "/etc/passwd"
+
+
+# --- what he has changed since -------------------------------------------------------------------
+
+EDITED = HIS + "Environment=MINE=1\n"
+MINE = "[Service]\nNice=19\n"
+
+
+def undone_and_edited(systemd: Systemd) -> Record:
+    """Adopted, undone, then unit, mode and a drop-in changed by his hands. The first record."""
+    first = systemd.lay()
+    accept(systemd)
+    good_units.mark_good(passed("a"))
+    turning.put_back(first)
+    write(systemd.etc / UNIT, EDITED)
+    (systemd.etc / UNIT).chmod(0o600)
+    write(systemd.etc / f"{UNIT}.d/10-mine.conf", MINE)
+    return first
+
+
+def test_a_unit_that_he_edited_after_an_undo_survives_the_next_deploy(systemd: Systemd) -> None:
+    first = undone_and_edited(systemd)
+    now = systemd.boots()
+    accept(systemd)
+    assert systemd.boots() == (OURS, {})
+    newest = adoption.of(systemd.service)
+    assert newest is not None
+    turning.put_back(newest)
+    assert systemd.boots() == now == (EDITED, {**DROP_INS, "10-mine.conf": MINE})
+    assert (systemd.etc / UNIT).stat().st_mode & 0o777 == 0o600
+    assert [one["text"] for one in found.records()] == [HIS, EDITED]
+    turning.put_back(first)  # an older one, asked for by its number
+    assert systemd.boots() == (HIS, DROP_INS)
+
+
+def test_an_edit_while_ours_is_on_trial_is_kept_when_ours_is_accepted(systemd: Systemd) -> None:
+    systemd.lay()
+    adoption.lay_beside(systemd.service, OURS)
+    write(systemd.etc / UNIT, EDITED)
+    accept(systemd)
+    assert found.records()[-1]["text"] == EDITED
+
+
+def test_a_teardown_leaves_his_unit_as_he_changed_it(systemd: Systemd) -> None:
+    first = undone_and_edited(systemd)
+    now = systemd.boots()
+    assert found.how_it_stands(UNIT) == "changed"
+    turning.give_back(first)
+    assert systemd.boots() == now
+
+
+def test_a_teardown_puts_back_what_stood_last_in_the_place_of_ours(systemd: Systemd) -> None:
+    undone_and_edited(systemd)
+    now = systemd.boots()
+    accept(systemd)
+    assert found.how_it_stands(UNIT) is None
+    [record] = found.newest_of_each()
+    turning.give_back(record)
+    turning.give_back(record)
+    assert found.how_it_stands(UNIT) == "as found"
+    assert systemd.boots() == now
+
+
+def test_a_drop_in_that_he_laid_over_ours_is_not_replaced_by_the_older_one(
+    systemd: Systemd,
+) -> None:
+    record = systemd.lay()
+    accept(systemd)
+    write(systemd.etc / f"{UNIT}.d/10-mine.conf", MINE)
+    adoption.lay_beside(systemd.service, HIS)
+    assert [path.name for path in (systemd.run / f"{UNIT}.d").iterdir()] == ["90-more.conf"]
+    adoption.clear_beside(systemd.service)
+    turning.put_back(record)
+    assert systemd.boots() == (HIS, {**DROP_INS, "10-mine.conf": MINE})
+    assert systemd.is_clean()
+
+
+@pytest.mark.parametrize("stands", [HIS, OURS])
+def test_a_drop_in_that_he_edits_before_a_cut_turn_is_ended_is_not_lost(
+    systemd: Systemd, monkeypatch: pytest.MonkeyPatch, stands: str
+) -> None:
+    """It is kept with his unit where that still stands, else it is somebody's over ours."""
+    systemd.lay()
+    write(systemd.service.staged, OURS)
+    with monkeypatch.context() as cut:
+        cut.setattr(turning, "settle", lambda _service: None)  # the power goes before it
+        turning.replace(systemd.service, OURS)
+    assert systemd.boots() == (OURS, {})
+    write(systemd.etc / UNIT, stands)
+    write(systemd.etc / f"{UNIT}.d/10-mine.conf", MINE)
+    turning.settle(systemd.service)
+    assert systemd.boots() == (OURS, {} if stands == HIS else {"10-mine.conf": MINE})
+    turning.put_back(found.records()[-1])
+    assert systemd.boots() == (HIS, {**DROP_INS, "10-mine.conf": MINE})
+
+
+def test_a_file_that_others_may_not_read_is_copied_for_root_alone(
+    systemd: Systemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes = {UNIT: 0o640, "10-mine.conf": 0o644, "20-secret.conf": 0o600}
+    for name, mode in modes.items():
+        path = systemd.etc / (UNIT if name == UNIT else f"{UNIT}.d/{name}")
+        write(path, HIS if name == UNIT else MINE)
+        path.chmod(mode)
+    record = adoption.keep(systemd.service)
+    assert record is not None
+    assert adoption.mode_of(record) == 0o600
+    with monkeypatch.context() as cut:
+        cut.setattr(turning, "settle", lambda _service: None)
+        turning.turn(systemd.service, record, OURS, turning.OUR)
+    ready = (systemd.turning / UNIT / turning.HIS).iterdir()
+    copies = {path.name: path.stat().st_mode & 0o777 for path in ready}
+    assert copies == {UNIT: 0o600, "10-mine.conf": 0o644, "20-secret.conf": 0o600}
+    turning.settle(systemd.service)
+    accept(systemd)
+    adoption.lay_beside(systemd.service, HIS)
+    beside = (systemd.run / f"{UNIT}.d").iterdir()
+    del copies[UNIT]
+    assert {path.name: path.stat().st_mode & 0o777 for path in beside} == copies
 
 
 # --- cut off -------------------------------------------------------------------------------------
@@ -337,7 +447,7 @@ def test_a_cut_at_any_step_leaves_one_or_the_other_and_the_next_run_ends_it(
 
         def work(record: Record = record) -> None:
             if back:
-                adoption.put_back(record)
+                turning.put_back(record)
             else:
                 accept(systemd)
 
@@ -354,7 +464,7 @@ def test_a_cut_at_any_step_leaves_one_or_the_other_and_the_next_run_ends_it(
             break
         assert systemd.boots() == WHOLE[not back], number
         assert others or systemd.is_clean(), number
-        adoption.put_back(record)
+        turning.put_back(record)
         number += 1
     assert number > 20
     assert seen[0] == WHOLE[back]

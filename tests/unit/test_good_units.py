@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aibox.box import good_units
+from aibox.box import found, good_units
 from aibox.box.good_units import sum_of
 from tests.unit.passed import passed
 
@@ -16,6 +16,7 @@ from tests.unit.passed import passed
 def state(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     folder = tmp_path / "server"
     monkeypatch.setattr(good_units, "SERVER_STATE", folder)
+    monkeypatch.setattr(found, "STATE", folder)
     return folder
 
 
@@ -100,10 +101,19 @@ def found_spec(text: str, release: str) -> dict[str, Any]:
     return spec(text, **facts, model=None, speculative=False, command=["vllm"], probe=None)
 
 
+def kept_record(text: str, unit: str = "vllm-coder.service", when: float = 7.0) -> str:
+    """A record of a unit that was found; the sum of its text."""
+    sha256 = sum_of(text)
+    empty: dict[str, Any] = {"drop_ins": {}, "files": {}, "links": {}}
+    record = {"unit": unit, "path": "/etc/x", "text": text, "sha256": sha256, "active": True}
+    path = found.next_file()
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({**record, **empty, "when": when}))
+    return sha256
+
+
 def test_what_was_found_is_kept_whatever_the_history_holds(tmp_path: Path) -> None:
-    name = sum_of("his")
-    record = {"unit": "vllm-coder.service", "path": "/etc/x", "text": "his", "sha256": name}
-    good_units.write_found("found.json", {**record, "drop_ins": {}, "when": 7.0})
+    name = kept_record("his")
     good_units.keep(found_spec("his", str(tmp_path)))
     good_units.keep(spec("ours"))
     good_units.mark_good(passed("a", sha256=sum_of("ours")))
@@ -113,6 +123,33 @@ def test_what_was_found_is_kept_whatever_the_history_holds(tmp_path: Path) -> No
     assert entry.model == good_units.NO_NAME
     # a repository's id is no folder that could be gone; his venv may have no record of ours
     assert {name, str(tmp_path), "Qwen/Q"} <= good_units.still_there()
+
+
+def test_of_what_was_found_the_newest_of_this_unit_comes_first() -> None:
+    sums = [kept_record(text) for text in ("his", "his, edited", "his")]
+    other = kept_record("of another name", "qwen.service")
+    for text in ("his", "his, edited"):
+        good_units.keep(found_spec(text, "/v"))
+    good_units.keep({**found_spec("of another name", "/v"), "unit": "qwen.service"})
+    of_unit = [entry.sha256 for entry in good_units.found_units("vllm-coder.service")]
+    assert of_unit == [sums[2], sums[1]]
+    assert [entry.sha256 for entry in good_units.found_units("qwen.service")] == [other]
+
+
+def test_a_text_that_is_kept_for_a_unit_of_another_name_is_not_gone_back_to() -> None:
+    kept_record("his", "qwen.service")
+    good_units.keep(found_spec("his", "/v"))
+    assert good_units.found_units("qwen.service") == []
+
+
+def test_the_history_of_one_unit_leaves_out_those_of_another_name() -> None:
+    for text, unit in (("a", "vllm-coder.service"), ("b", "qwen.service")):
+        good_units.keep({**spec(text), "unit": unit})
+        good_units.mark_good(passed("a", sha256=sum_of(text)))
+    good_units.mark_good(passed("c"))  # nothing more is known of it
+    names = [entry.sha256 for entry in good_units.passed("vllm-coder.service")]
+    assert names == ["c" * 64, sum_of("a")]
+    assert len(good_units.passed()) == 3
 
 
 def test_one_that_was_found_and_gone_back_to_is_still_somebody_elses(tmp_path: Path) -> None:

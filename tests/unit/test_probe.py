@@ -19,7 +19,7 @@ from tests.unit.conftest import ROOT
 
 def test_it_runs_from_standard_input_on_a_bare_python() -> None:
     asked = {"folders": ["/nowhere/at/all"], "ports": [1], "sizes": {"x": ["/nowhere"]}}
-    asked |= {"user": "nobody-of-that-name", "unit": "none-such.service", "deployed": "/no"}
+    asked |= {"user": "nobody-of-that-name", "unit": "none-such.service"}
     done = subprocess.run(
         [sys.executable, "-IS", "-", "system", json.dumps(asked)],
         input=(ROOT / "aibox/box/probe.py").read_text(),
@@ -180,14 +180,12 @@ def test_a_drop_in_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["etc/systemd/system", "usr/local/lib/systemd/system"])
 @pytest.mark.parametrize(
-    ("content", "recorded", "foreign"),
+    ("content", "foreign"),
     [
-        (None, None, False),
-        ("", None, False),  # masked
-        ("# Laid down by the deploy: change the model card.\n[Unit]\n", None, False),
-        ("[Service]\nExecStart=/home/me/vllm\n", None, True),
-        ("[Service]\nExecStart=/home/me/vllm\n", "vllm-coder.service", False),  # drift
-        ("[Service]\nExecStart=/home/me/vllm\n", "other.service", True),
+        (None, False),
+        ("", False),  # masked
+        ("# Laid down by the deploy: change the model card.\n[Unit]\n", False),
+        ("[Service]\nExecStart=/home/me/vllm\n", True),
     ],
 )
 def test_a_units_file_is_foreign_where_a_person_would_lose_it(
@@ -195,18 +193,15 @@ def test_a_units_file_is_foreign_where_a_person_would_lose_it(
     monkeypatch: pytest.MonkeyPatch,
     folder: str,
     content: str | None,
-    recorded: str | None,
     foreign: bool,
 ) -> None:
     monkeypatch.setattr(probe, "ROOT", tmp_path)
-    name, record = "vllm-coder.service", tmp_path / "deployed.json"
+    name = "vllm-coder.service"
     (tmp_path / folder).mkdir(parents=True)
     if content is not None:
         (tmp_path / folder / name).write_text(content)
-    if recorded is not None:
-        record.write_text(json.dumps({"server": {"unit": recorded}}))
     his = {"path": f"/{folder}/{name}", "starts_container": False}
-    assert probe.foreign_unit(name, record) == (his if foreign else None)
+    assert probe.foreign_unit(name) == (his if foreign else None)
 
 
 def test_a_unit_in_etc_hides_those_of_its_name(
@@ -216,7 +211,7 @@ def test_a_unit_in_etc_hides_those_of_its_name(
     for folder, text in (("etc", ""), ("usr/lib", "[Service]\nExecStart=/his\n")):
         (tmp_path / folder / "systemd/system").mkdir(parents=True)
         (tmp_path / folder / "systemd/system/vllm-coder.service").write_text(text)
-    assert probe.foreign_unit("vllm-coder.service", tmp_path / "none") is None  # masked
+    assert probe.foreign_unit("vllm-coder.service") is None  # masked
 
 
 @pytest.mark.parametrize(

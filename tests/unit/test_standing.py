@@ -93,6 +93,16 @@ def test_the_history_says_what_changed_and_what_is_gone() -> None:
     ]
 
 
+def test_the_history_names_each_unit_of_his_own_that_is_kept() -> None:
+    edited, first = passed("d", when=90000.0, how="found"), passed("c", when=0.0, how="found")
+    assert standing.history_rows([], (), [edited, first]) == [
+        f" -  {'d' * 12}  kept for ever; to your own unit: "
+        "pyinfra inventory tasks/rollback.py --data to=found",
+        f" -  {'c' * 12}  kept for ever; of 1970-01-01 00:00:00 UTC, older: "
+        f"/var/lib/aibox/server/units/{'c' * 64}.service",
+    ]
+
+
 def test_the_mean_of_a_histogram() -> None:
     text = (
         '# TYPE x histogram\nx_bucket{le="1"} 5\nx_sum{engine="0"} 3.0\nx_count{engine="0"} 4.0\n'

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aibox.box import brought
 from aibox.box.brought import above, merged, new_packages
 from aibox.decide import teardown
 from aibox.decide.driver_sources import MODPROBE, SOURCE
@@ -37,8 +39,16 @@ BROUGHT: dict[str, Any] = {
     "nouveau_was_on": True,
 }
 WEIGHTS = {"folder": f"/srv/models/qwen/{'a' * 40}", "model": "qwen", "bytes": 55e9, "own": 0}
-OURS = {"ours": True, "file": "1", "tried": False, "traces": [], "state": "active", "enabled": ""}
-HIS = {"unit": "vllm-coder.service", "sha256": "9", "active": True}
+OURS: dict[str, Any] = {
+    **{"ours": True, "file": "1", "his": None, "tried": False},
+    **{"traces": [], "state": "active", "enabled": ""},
+}
+HIS_STANDS = {**OURS, "ours": False, "file": "9", "his": "as found"}
+CHANGED = {**HIS_STANDS, "his": "changed"}
+HIS: dict[str, Any] = {
+    **{"file": "/var/lib/aibox/server/found.json", "unit": "vllm-coder.service"},
+    **{"sha256": "9", "active": True, "odd": None},
+}
 EVERYTHING = Wish(weights=True, driver=True)
 
 
@@ -64,6 +74,8 @@ def there(**other: Any) -> dict[str, Any]:
         "trees": ["/var/cache/aibox"],
         "folders": ["/srv/models", "/var/cache/aibox"],
         "there_before": [],
+        "left_users": [],
+        "left_folders": [],
         "users": ["vllm"],
         "groups": ["vllm"],
         "packages": {
@@ -162,6 +174,65 @@ def test_a_box_that_was_never_deployed_to_has_nothing_of_ours() -> None:
     assert (done.is_done, teardown.nothing(done)) == (True, "nothing of ours is on this box")
 
 
+# --- a box of before this was written down ------------------------------------------------------
+
+LEFT: dict[str, Any] = {
+    "trees": [],
+    "left_users": ["vllm"],
+    "left_folders": ["/var/cache/aibox"],
+    "users": [],
+    "groups": [],
+    "enabled": [],
+    "packages": {},
+}
+
+
+@pytest.mark.parametrize("record", [None, {"late": True, "places": {}}])
+def test_where_nobody_knows_what_was_there_the_driver_and_its_files_stay_together(
+    record: dict[str, Any] | None,
+) -> None:
+    whole = records(deployed={**DEPLOYED, "users": {"vllm": {}}}, brought=record)
+    done = plan(whole, there(**LEFT), EVERYTHING)
+    assert not (done.purge or done.boot_files or done.unhold or done.users or done.sources)
+    assert SOURCE not in done.files
+    assert done.stop == ("vllm-coder.service",)
+    assert done.releases and done.aibox and WEIGHTS["folder"] in done.folders
+    said = "\n".join(text for _, text in done.stays)
+    assert "it stays, with its holds, pin, repository and module options" in said
+    assert "apt-mark unhold nvidia-driver-cuda; apt purge nvidia-driver-cuda" in said
+    assert f"rm {SOURCE} {MODPROBE}; update-initramfs" in said
+    assert "userdel vllm" in said and "rm -r /var/cache/aibox" in said
+    assert "it was there before the deploy" not in said
+    assert done.kept_driver == ""  # nobody is asked whether it goes too
+
+
+def test_what_stayed_there_is_still_told_afterwards_until_it_is_gone() -> None:
+    whole = records(deployed={**DEPLOYED, "users": {"vllm": {}}}, brought=None)
+    kept = plan(whole, there(**LEFT), EVERYTHING).record
+    assert kept == {"late": True, "left_users": ["vllm"]}
+    after = records(deployed=None, brought=kept, state=["brought.json"])
+    left = nothing_there() | LEFT | {"files": there()["files"]}
+    again = plan(after, left, EVERYTHING)
+    assert again.is_done, again
+    words = "but what was kept: the driver and its files in /etc, the user vllm, /var/cache/aibox"
+    assert words in teardown.nothing(again)
+    last = plan(after, nothing_there(), EVERYTHING)
+    assert (last.record, last.is_done) == ({}, False)  # the record itself goes
+
+
+def test_what_a_teardown_asks_of_a_box_without_that_record() -> None:
+    whole = records(deployed={**DEPLOYED, "users": {"vllm": {}}}, brought=None)
+    asked = question(whole, PLACES)
+    assert isinstance(asked, dict)
+    folders = ["/var/cache/aibox", "/var/lib/vllm-coder", "/var/cache/vllm-coder"]
+    assert (asked["left_users"], asked["left_folders"]) == (["vllm"], folders)
+    assert (asked["trees"], asked["users"]) == ([], [])
+    for one in (records(), records(deployed=None, brought=None, state=None)):
+        asked = question(one, PLACES)
+        assert isinstance(asked, dict)
+        assert asked["left_users"] == asked["left_folders"] == []
+
+
 # --- a person's own unit -------------------------------------------------------------------------
 
 
@@ -169,11 +240,16 @@ def test_a_box_that_was_never_deployed_to_has_nothing_of_ours() -> None:
     ("unit", "starts", "words"),
     [
         (OURS, True, "comes back as it was found, and started"),
-        ({**OURS, "ours": False, "file": "9"}, False, "is your own and serves"),
-        ({**OURS, "ours": False, "file": "9", "state": "inactive"}, True, "and started"),
-        ({**OURS, "ours": False, "file": "9", "tried": True}, True, "and started"),
+        (HIS_STANDS, False, "is your own and serves"),
+        ({**HIS_STANDS, "state": "inactive"}, True, "and started"),
+        ({**HIS_STANDS, "tried": True}, True, "and started"),
+        (CHANGED, False, "is your own and serves"),
+        ({**CHANGED, "tried": True}, True, "and started"),
     ],
-    ids=["ours serves", "his serves", "his was put back", "ours is on trial over his"],
+    ids=[
+        *("ours serves", "his serves", "his was put back", "ours is on trial over his"),
+        *("his serves, changed", "ours is on trial over his, changed"),
+    ],
 )
 def test_his_unit_comes_back(unit: dict[str, Any], starts: bool, words: str) -> None:
     found = there(units={"vllm-coder.service": unit})
@@ -181,6 +257,50 @@ def test_his_unit_comes_back(unit: dict[str, Any], starts: bool, words: str) -> 
     assert done.back == ("vllm-coder.service",)
     assert done.start == (("vllm-coder.service",) if starts else ())
     assert any(words in text for label, text in done.removes if label == "server"), done.removes
+
+
+@pytest.mark.parametrize("state", ["active", "inactive"])
+def test_his_unit_that_he_has_changed_stays_as_it_stands(state: str) -> None:
+    found = there(units={"vllm-coder.service": {**CHANGED, "state": state}})
+    done = plan(records(found=[HIS]), found, Wish())
+    assert (done.start, done.stop) == ((), ())
+    assert not [text for label, text in done.removes if label == "server" and "back" in text]
+    words = "vllm-coder.service is your own, changed since it was found: it stays as it stands"
+    assert ("unit", words) in done.stays
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "started"),
+    [
+        (OURS, OURS, ("qwen.service",)),
+        (HIS_STANDS, OURS, ()),
+        (OURS, CHANGED, ()),
+        ({**CHANGED, "state": "inactive"}, OURS, ("qwen.service",)),
+    ],
+    ids=["both come back", "the first serves", "the second serves", "the first was changed"],
+)
+def test_of_two_units_of_his_one_is_started(
+    first: dict[str, Any], second: dict[str, Any], started: tuple[str, ...]
+) -> None:
+    units = {"vllm-coder.service": first, "qwen.service": second}
+    met = [{**HIS, "unit": "qwen.service"}, HIS, {**HIS, "unit": "qwen.service"}]
+    done = plan(records(found=met), there(units=units), Wish())
+    assert done.back == ("vllm-coder.service", "qwen.service")
+    assert done.start == started
+    said = [text for label, text in done.removes if label == "server"]
+    assert any("(`systemctl start vllm-coder.service`)" in text for text in said) is (
+        first is OURS
+    ), said
+
+
+def test_a_record_of_a_unit_that_names_another_file_is_refused() -> None:
+    refusals = question(records(found=[{**HIS, "odd": "/etc/passwd"}]), PLACES)
+    assert isinstance(refusals, list)
+    assert refusals[0].found == "/var/lib/aibox/server/found.json names '/etc/passwd'"
+    damaged = {"file": "/var/lib/aibox/server/found-2.json", "damaged": "no record"}
+    refusals = question(records(found=[HIS, damaged]), PLACES)
+    assert isinstance(refusals, list)
+    assert "found-2.json can't be read (no record)" in refusals[0].found
 
 
 def test_a_unit_that_did_not_run_is_not_started() -> None:
@@ -223,7 +343,7 @@ def test_a_place_of_ours(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "brought",
+    "record",
     [
         {"users": ["root; rm"]},
         {"packages": ["-o"]},
@@ -231,11 +351,12 @@ def test_a_place_of_ours(path: str) -> None:
         {"sources": {"/etc/passwd": ["a", "b"]}},
         {"folders": {"/srv/../etc": False}},
         {"places": {"cache_folder": ["/"]}},
+        {"left_users": ["root; rm"]},
     ],
     ids=str,
 )
-def test_a_record_of_something_else_is_refused(brought: dict[str, Any]) -> None:
-    refusals = question(records(brought=brought), PLACES)
+def test_a_record_of_something_else_is_refused(record: dict[str, Any]) -> None:
+    refusals = question(records(brought=record), PLACES)
     assert isinstance(refusals, list)
     assert len(refusals) == 1
     assert "brought.json names" in refusals[0].found
@@ -271,6 +392,36 @@ def test_only_what_is_new_counts_as_brought() -> None:
     said = "Inst cpp (4:12 Debian:12/oldstable [amd64])\nInst gcc [1] (4:12 Debian:12 [amd64])\n"
     assert new_packages(f"{said}Conf cpp (4:12)\n") == ["cpp"]
     assert above(["/srv/models"]) == {"/srv", "/srv/models"}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_person_s_folders_count_as_there_before_also_where_deploys_were_here_already(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, late: bool
+) -> None:
+    state = tmp_path / "state"
+    monkeypatch.setattr(brought, "RECORD", state / "brought.json")
+    monkeypatch.setattr(brought, "DEPLOYED", state / "deployed.json")
+    monkeypatch.setattr(brought, "LOCK", tmp_path / "lock")
+    monkeypatch.setattr(brought, "CACHE", str(tmp_path / "cache"))
+    folders = [tmp_path / name for name in ("srv/models", "cache", "big/cache")]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    if late:
+        state.mkdir()
+        (state / "deployed.json").write_text("{}")
+    asked = {
+        "places": {"server_unit": "vllm-coder"},
+        "folders": [*map(str, folders), str(tmp_path / "new"), "/var/lib/vllm-coder"],
+    }
+    brought.begin(asked)
+    brought.begin(asked)
+    known = brought.known()
+    was_there = [known["folders"][str(path)] for path in (*folders, tmp_path / "srv")]
+    assert was_there == [True, not late, True, True]
+    assert known["folders"][str(tmp_path / "new")] is False
+    assert known["folders"]["/var/lib/vllm-coder"] is False
+    assert known.get("late", False) is late
+    assert known["places"] == {"server_unit": ["vllm-coder"]}
 
 
 def test_every_field_of_a_plan_is_a_step_or_a_word() -> None:
