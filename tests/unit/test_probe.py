@@ -285,6 +285,13 @@ def hub_in(folder: Path, repository: str = REPOSITORY) -> str:
     return str(folder)
 
 
+@pytest.fixture
+def nobody_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else runs on this machine."""
+    monkeypatch.setattr(probe, "servers_of_vllm", list)
+
+
+@pytest.mark.usefixtures("nobody_serves")
 def test_weights_are_looked_for_in_the_homes_of_root_and_of_persons(homes: Path) -> None:
     other = hub_in(homes / "root/.cache/huggingface/hub", "org/other")
     hub_in(homes / "www/.cache/huggingface/hub")
@@ -292,6 +299,7 @@ def test_weights_are_looked_for_in_the_homes_of_root_and_of_persons(homes: Path)
     assert probe.weights_places(REPOSITORY) == [mine, other]  # what holds it comes first
 
 
+@pytest.mark.usefixtures("nobody_serves")
 def test_a_home_that_does_not_answer_is_passed_over(
     homes: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
