@@ -144,6 +144,22 @@ class LaidFile(FactBase["dict[str, Any] | None"]):
         return {"user": user, "group": group, "mode": mode, "content": content}
 
 
+class Account(FactBase[dict[str, Any]]):
+    """A user and the group of the same name: {"user": {"home", "shell"} or None, "group": bool}.
+
+    pyinfra's own fact looks every user of the box up, with seven processes for each.
+    """
+
+    def command(self, user: str) -> StringCommand:
+        quoted = QuoteString(user)
+        return StringCommand("getent passwd", quoted, "; getent group", quoted, "; true")
+
+    def process(self, output: list[str]) -> dict[str, Any]:
+        rows = [line.split(":") for line in output]
+        users = [{"home": row[5], "shell": row[6]} for row in rows if len(row) == 7]
+        return {"user": users[0] if users else None, "group": any(len(row) == 4 for row in rows)}
+
+
 class Aibox(FactBase[str]):
     """The name of the aibox that is installed whole and in use, or an empty text."""
 

@@ -16,18 +16,18 @@ from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand
 from pyinfra.api.arguments import CONNECTOR_ARGUMENT_KEYS
 from pyinfra.api.command import PyinfraCommand
 from pyinfra.facts import deb
-from pyinfra.facts.server import Users
-from pyinfra.operations import apt, server, systemd
+from pyinfra.operations import apt, systemd
 
 from aibox.decide.drift import Reason
 from aibox.decide.refusal import Refusal
 from tasks import ledger
 from tasks.brought import record, told
 from tasks.drift_report import because, difference
-from tasks.facts import LaidFile, Probe
+from tasks.facts import Account, LaidFile, Probe
 from tasks.progress import ProgressLine
 
 Commands = Generator[PyinfraCommand | str, None, None]
+NO_LOGIN = "/usr/sbin/nologin"
 Secret = Callable[[], "str | Refusal | None"]
 
 
@@ -211,30 +211,23 @@ def service_user(user: str, home: str) -> Commands:
     theirs; ours has its home from its unit, and only needs a group of that name. The group is
     asked for by itself: useradd writes it after the user, and may be stopped between.
     """
-    shell = "/usr/sbin/nologin"
-    is_theirs = user in host.get_fact(Users) and user not in record().get("users", ())
+    found, wanted = host.get_fact(Account, user=user), {"home": home, "shell": NO_LOGIN}
+    is_theirs = found["user"] is not None and user not in record().get("users", ())
     if not is_theirs:
-        ledger.of(host).users[user] = {"home": home, "shell": shell}
+        ledger.of(host).users[user] = wanted
         ledger.of(host).groups[user] = [user]
-    for command in server.group._inner(group=user, system=True):
+    if not found["group"]:
         because(host, "the group is not there")
         yield told("add", {"groups": [user]})
-        yield command
-    if is_theirs:
-        return
-    for command in server.user._inner(
-        user=user,
-        home=home,
-        shell=shell,
-        group=user,
-        system=True,
-        create_home=False,
-        ensure_home=False,
-    ):
-        because(host, f"the user is not there, or its home is not {home}, or its shell not {shell}")
-        if user not in host.get_fact(Users):
-            yield told("add", {"users": [user]})
-        yield command
+        yield StringCommand("groupadd --system", QuoteString(user))
+    settings = "-d", QuoteString(home), "-s", NO_LOGIN, QuoteString(user)
+    if found["user"] is None:
+        because(host, "the user is not there")
+        yield told("add", {"users": [user]})
+        yield StringCommand("useradd --system --no-create-home --gid", QuoteString(user), *settings)
+    elif not is_theirs and found["user"] != wanted:
+        because(host, f"the user's home is not {home}, or its shell not {NO_LOGIN}")
+        yield StringCommand("usermod", *settings)
 
 
 @operation()

@@ -26,12 +26,8 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +212,8 @@ def weights_places(repository: str) -> list[str]:
     people = [one for one in pwd.getpwall() if one.pw_uid == 0 or one.pw_uid >= FIRST_PERSON]
     found += [Path(one.pw_dir, HUB_CACHE) for one in people]
     there: dict[str, Path] = {}
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  slow to import
+
     with ThreadPoolExecutor(8) as pool:
         for place, answers in zip(found, pool.map(answering, found), strict=True):
             if answers:
@@ -760,13 +758,16 @@ def file_stamp(path: str) -> dict[str, Any] | None:
 
 def health(port: int) -> int | None:
     """The HTTP status of the server's own /health, or None when nothing answers."""
+    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415  slow to import
+
+    asking = HTTPConnection("127.0.0.1", port, timeout=3)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=3) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
+        asking.request("GET", "/health")
+        return asking.getresponse().status
     except (OSError, ValueError, HTTPException):
         return None
+    finally:
+        asking.close()
 
 
 # --- the question "owners" ---------------------------------------------------------------------
@@ -957,6 +958,8 @@ def driver(asked: dict[str, Any]) -> dict[str, Any]:
     asked: {"key_file": path of the repository's key, "cuda": "13.0" or null}. The commands run at
     the same time: a compressed module takes modinfo tenths of a second.
     """
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  slow to import
+
     with ThreadPoolExecutor(8) as pool:
         modules = {one: pool.submit(module, one) for one in kernels()}
         listing = pool.submit(text_of, ["dpkg-query", "-W", "-f", PACKAGE_FORM])
@@ -1284,10 +1287,13 @@ def repository(asked: dict[str, Any]) -> dict[str, Any]:
 
 def fetched(url: str) -> tuple[str | None, str | None]:
     """(text, None), or (None, why it could not be fetched)."""
+    from urllib.error import HTTPError  # noqa: PLC0415  slow to import
+    from urllib.request import urlopen  # noqa: PLC0415
+
     try:
-        with urllib.request.urlopen(url, timeout=20) as reply:
+        with urlopen(url, timeout=20) as reply:
             return reply.read(1 << 20).decode(errors="replace"), None
-    except urllib.error.HTTPError as error:
+    except HTTPError as error:
         return None, f"{url}: HTTP {error.code} {error.reason}"
     except (OSError, ValueError) as error:
         return None, f"{url}: {getattr(error, 'reason', error)}"

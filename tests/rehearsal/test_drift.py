@@ -234,7 +234,7 @@ KINDS = {
         1,
         "usermod -s /bin/bash vllm",
         "usermod -s /usr/sbin/nologin vllm",
-        ("Server: the user is not there, or its home is not /var/lib/vllm-coder",),
+        ("Server: the user's home is not /var/lib/vllm-coder, or its shell not /usr/sbin/nologin",),
     ),
     "a member of our group": Drift(
         1, "gpasswd -a guest vllm", "gpasswd -d guest vllm", ("foreign: member guest of vllm",)
