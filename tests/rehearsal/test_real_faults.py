@@ -122,7 +122,7 @@ def test_a_context_that_is_longer_than_the_models(box: Box, good: Spec) -> None:
         "300000" if before == "--max-model-len" else word
         for before, word in zip(["", *good["command"]], good["command"], strict=False)
     ]
-    text = good["text"].replace("--max-model-len 4096", "--max-model-len 300000")
+    text = good["text"].replace("--max-model-len 32768", "--max-model-len 300000")
     refusal = taken_back(box, good, {**good, "command": words, "text": text})
     assert "300000" in refusal["found"]
     assert "max-model-len" in refusal["remedy"]
