@@ -50,6 +50,7 @@ from tests.rehearsal.seed_box import (
 )
 
 FOUND = "/var/lib/aibox/server/found.json"
+NEWER = "/var/lib/aibox/server/found-2.json"
 DROP_INS = f"{INSTALLED}.d"
 CONTROL, TURNING = "/etc/systemd/system.control", "/etc/systemd/aibox"
 
@@ -217,6 +218,38 @@ def test_where_ours_fails_his_unit_serves_again_by_itself(box: Box, ours: Spec) 
 
 
 @pytest.mark.long
+def test_what_he_changes_after_an_undo_is_what_comes_back_from_then_on(
+    box: Box, ours: Spec
+) -> None:
+    stands(box, his_unit(), WITH_DROP_INS)
+    adopts(box, ours)
+    first = found(box)["sha256"]
+    assert back(box, first)["ok"]
+
+    write(box, INSTALLED, his_unit() + "# mine\n")
+    write(box, f"{DROP_INS}/50-override.conf", OVERRIDE.replace("--seed 7", "--seed 8"))
+    box.run(f"chmod 600 {INSTALLED}; systemctl daemon-reload; systemctl restart {UNIT}")
+    until_it_answers(box)
+    before = his(box)
+    script(box, only="--seed 1", fail={"lines": ["ValueError: not today"]})
+    assert "back to the last good unit" in told(switch(box, ours))
+    assert (his(box), seed(box), answers(box)) == (before, "8", True)
+    nothing_is_left(box)
+
+    script(box)
+    adopts(box, {**ours, "retry": True})
+    history = json.loads(box.run("/opt/aibox/current/bin/aibox status --history --json").stdout)
+    newest = history["found"]["sha256"]
+    assert newest != first
+    result = back(box, newest)
+    assert result["ok"], result
+    assert (his(box), seed(box)) == (before, "8")
+    nothing_is_left(box)
+    assert found(box)["sha256"] == first  # as it was written
+    assert json.loads(box.run(f"cat {NEWER}").stdout)["sha256"] == newest
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("when", ["tried", "turning", "turned"])
 def test_a_power_cut_leaves_his_unit_or_ours_and_the_next_run_ends_it(
     box: Box, ours: Spec, when: str
@@ -358,6 +391,21 @@ def test_however_he_starts_it_it_is_gone_back_to(box: Box, ours: Spec, way: str)
     result = back(box, found(box)["sha256"])
     assert result["ok"], result
     assert his(box) == before
+
+
+@pytest.mark.long
+def test_one_that_was_stopped_is_gone_back_to_on_the_port_of_its_script(
+    box: Box, ours: Spec
+) -> None:
+    start = f"#!/bin/sh\nexec {VENV}/bin/vllm serve {snapshot()} --port 8002\n"
+    write(box, f"{HOME}/start.sh", start)
+    box.run(f"chmod 755 {HOME}/start.sh")
+    write(box, INSTALLED, f"[Service]\nUser=me\nExecStart={HOME}/start.sh\n")
+    box.run("systemctl daemon-reload")
+    adopts(box, ours)
+    result = back(box, found(box)["sha256"])
+    assert result["ok"], result
+    assert "8002" in box.run("ss -ltn").stdout
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ import pytest
 
 from tests.rehearsal import fingerprint
 from tests.rehearsal.box import Box
-from tests.rehearsal.candidates import INSTALLED, UNIT, answers, until_it_answers
+from tests.rehearsal.candidates import INSTALLED, UNIT, answers, process_of, until_it_answers
 from tests.rehearsal.conftest import MakeBox
 from tests.rehearsal.emulation.hub import Hub
 from tests.rehearsal.fingerprint import Fingerprint
@@ -281,6 +281,49 @@ def test_a_persons_own_unit_comes_back_and_serves(
     assert differences(before, after) == []
     assert before.packages == after.packages
     changes_nothing(box, data)
+
+
+@pytest.mark.long
+def test_a_persons_own_unit_that_they_changed_after_an_undo_stays_as_it_stands(
+    make_box: MakeBox, hub: Hub, data: HostData
+) -> None:
+    box = make_seed_box(make_box, hub, "tear-changed")
+    for entry in ("deploy.py", "tasks/rollback.py"):
+        ended = deploy({box: data}, "-y", timeout_s=300, entry=entry)
+        assert ended.code == 0, ended.said
+    box.run(f"echo '# mine' >>{INSTALLED}; systemctl daemon-reload; systemctl restart {UNIT}")
+    until_it_answers(box)
+    mine, process = his(box), process_of(box)
+    said = torn_down(box, data, *ALL).said
+    assert "vllm-coder.service is your own and serves: it is left as it is" in said
+    assert "is your own, changed since it was found: it stays as it stands" in said
+    assert (his(box), process_of(box)) == (mine, process)
+    assert box.run(f"ls -d {STATE}", check=False).stdout == ""
+    changes_nothing(box, data)
+
+
+@pytest.mark.long
+def test_a_box_of_an_older_version_keeps_what_may_have_been_there(
+    make_box: MakeBox, data: HostData
+) -> None:
+    """It wrote down what it laid down, and not yet what was there before."""
+    box = make_box("tear-older")
+    box.run(f"rm {STATE}/brought.json")
+    said = torn_down(box, data, *ALL).said
+    assert "nobody wrote down whether the first deploy found it there: it stays" in said
+    assert "by hand: userdel vllm" in said and "by hand: rm -r /var/cache/aibox" in said
+    assert "it was there before the deploy" not in said
+    assert f"{NOTHING} but what was kept: the driver and its files in /etc" in said
+    kept = f"/etc/modprobe.d/aibox-nvidia.conf /etc/apt/preferences.d/aibox-nvidia {STATE}"
+    box.run(f"ls {kept} /var/cache/aibox; id vllm")
+    assert box.run("apt-mark showhold").stdout
+    gone = f"{INSTALLED} {RELEASES}/* {MODELS}/*/* /opt/aibox"
+    assert box.run(f"ls -d {gone}", check=False).stdout == ""
+    changes_nothing(box, data)
+    by_hand = (line.partition("by hand: ")[2] for line in said.splitlines() if "by hand: " in line)
+    for command in dict.fromkeys(one.rstrip(")") for one in by_hand):
+        if command.startswith(("userdel", "rm -r")):
+            box.run(command)
 
 
 @pytest.mark.long
