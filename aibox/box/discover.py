@@ -73,17 +73,12 @@ def processes() -> Table:
 
 def own_processes(table: Table) -> list[tuple[int, list[str]]]:
     """The servers themselves: not what starts them (a shell, uv), not what they start."""
-    serving = {pid: words for pid, (_, words) in table.items() if is_server(words)}
+    serving = {pid: words for pid, (_, words) in table.items() if probe.is_vllm(words)}
     return [
         (pid, words)
         for pid, words in sorted(serving.items())
         if not any(parent in serving for parent in ancestors(pid, table))
     ]
-
-
-def is_server(words: list[str]) -> bool:
-    program = Path(words[0]).name if words else ""
-    return program.startswith(("python", "pypy", "vllm")) and launched(words) is not None
 
 
 def ancestors(pid: int, table: Table) -> Iterator[int]:
@@ -95,8 +90,7 @@ def ancestors(pid: int, table: Table) -> Iterator[int]:
 
 
 def running(pid: int, words: list[str], table: Table) -> dict[str, Any]:
-    start = launched(words)
-    assert start is not None
+    start = launched(words) or Launch("", ())
     manager, unit = probe.manager_of(read(ROOT / f"proc/{pid}/cgroup"))
     user = user_of(pid)
     port = published(start.port, table) if manager == "container" else start.port

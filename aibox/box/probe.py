@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -261,10 +262,16 @@ def words_of(pid: int) -> list[str]:
 
 
 def is_vllm(words: list[str]) -> bool:
-    """Whether a command line starts vLLM's server, by its program or its module."""
-    programs = [at for at, word in enumerate(words[:-1]) if re.search(r"(^|/)vllm$", word)]
-    serves = any("serve" in words[at + 1 : at + 2] for at in programs)
-    return serves or any(re.search(r"\bvllm[./]entrypoints[./]", word) for word in words)
+    """Whether a process is vLLM's server, by its command line; what starts one (uv) is none."""
+    if not Path(words[0] if words else "").name.startswith(("python", "pypy", "vllm")):
+        return False
+    serves = any(
+        re.search(r"(^|/)vllm$|^vllm\.entrypoints\.cli\.main$", word) and following == "serve"
+        for word, following in pairwise(words)
+    )
+    return serves or any(
+        re.search(r"\bvllm[./]entrypoints[./](openai[./])?api_server", word) for word in words
+    )
 
 
 def places_of(pid: int, words: list[str]) -> list[Path]:
@@ -330,6 +337,9 @@ _CONTAINERS = re.compile(
 )
 
 
+ENGINES = ("docker.service", "containerd.service", "podman.service")  # all containers' own
+
+
 def starts_container(text: str) -> bool:
     """Whether a unit's file starts a container, which is then in no control group of the unit."""
     return _CONTAINERS.search(re.sub(r"\\\n", " ", text)) is not None
@@ -341,7 +351,7 @@ def starter_of(pid: int, port: int | None) -> str | None:
     for line in groups_of_process(pid).splitlines():
         path = line.split(":", 2)[-1]
         units = re.findall(r"(?<=/)[^/]+\.service(?=/)", path)
-        if units and "/user@" not in path:
+        if units and "/user@" not in path and units[-1] not in ENGINES:
             return str(units[-1])
     texts: dict[str, str] = {}
     for folder in PLACES_OF_UNITS:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 DEFAULT_PORT = 8000  # vLLM's own
-API_SERVER = "vllm.entrypoints.openai.api_server"
+API_SERVERS = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
 MODULES = ("vllm", "vllm.entrypoints.cli.main")
 MODEL_FLAGS = ("model", "model-tag")
 # vLLM 0.31.0's short names.
@@ -58,11 +58,13 @@ def launched(command: Sequence[str]) -> Launch | None:
         rest = words[at + 1 :]
         if PurePosixPath(word).name == "vllm" and rest[:1] == ["serve"]:
             return launch(rest[1:])
-        if word == "-m" and rest[:1] == [API_SERVER]:
+        if word == "-m" and rest[:1] and rest[0] in API_SERVERS:
             return launch(rest[1:])
         if word == "-m" and rest[:1] and rest[0] in MODULES and rest[1:2] == ["serve"]:
             return launch(rest[2:])
-        if word.endswith("vllm/entrypoints/openai/api_server.py"):
+        if word.endswith(
+            ("vllm/entrypoints/openai/api_server.py", "vllm/entrypoints/api_server.py")
+        ):
             return launch(rest)
         if word.endswith("c") and re.fullmatch(r"-\w+", word) and rest and "vllm" in rest[0]:
             inner = launched(in_words(rest[0]))

@@ -20,6 +20,8 @@ SERVER = "vllm.entrypoints.openai.api_server"
         ("python -m vllm.entrypoints.cli.main serve /srv/qwen", "/srv/qwen"),
         ("python -m vllm serve /srv/qwen", "/srv/qwen"),
         ("python /x/site-packages/vllm/entrypoints/openai/api_server.py --model /q", "/q"),
+        ("python -m vllm.entrypoints.api_server --model /q", "/q"),
+        ("python /x/site-packages/vllm/entrypoints/api_server.py --model /q", "/q"),
         ("/home/me/.local/bin/uv run --with vllm vllm serve /srv/qwen", "/srv/qwen"),
         ("/usr/bin/env HF_HOME=/data vllm serve /srv/qwen", "/srv/qwen"),
         ("bash -c 'source env/bin/activate && exec vllm serve /srv/qwen --seed 1'", "/srv/qwen"),

@@ -262,6 +262,13 @@ def test_podmans_unit_holds_its_container(monkeypatch: pytest.MonkeyPatch) -> No
     assert probe.starter_of(7, None) == "qwen.service"
 
 
+def test_what_keeps_all_containers_is_not_stopped_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = f"0::/system.slice/docker.service/docker/{'a' * 64}\n"
+    monkeypatch.setattr(probe, "groups_of_process", lambda _pid: group)
+    monkeypatch.setattr(probe, "PLACES_OF_UNITS", ())
+    assert probe.starter_of(7, None) is None
+
+
 # --- weights that lie on the box already ---------------------------------------------------------
 
 SLEEPS = "import sys, time; print(flush=True); time.sleep(60)"
@@ -347,6 +354,14 @@ def test_weights_are_looked_for_where_a_running_server_has_them(
     [
         (["/v/bin/python", "/v/bin/vllm", "serve", "/w"], True),
         (["python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "/w"], True),
+        (["python3", "-m", "vllm.entrypoints.api_server", "--model", "/w"], True),
+        (["python3", "-m", "vllm", "serve", "/w"], True),
+        (["python3", "-m", "vllm.entrypoints.cli.main", "serve", "/w"], True),
+        (["python3", "-m", "vllm.entrypoints.cli.main", "bench"], False),
+        (["python3", "/v/site-packages/vllm/entrypoints/openai/api_server.py"], True),
+        (["/usr/bin/docker", "run", "image", "vllm", "serve", "/w"], False),
+        (["uv", "run", "vllm", "serve", "/w"], False),
+        (["bash", "-c", "vllm serve /w"], False),
         (["/v/bin/vllm", "bench", "serve"], False),
         (["grep", "vllm"], False),
         ([], False),
