@@ -21,7 +21,6 @@ from tasks.server import server_state, unit_text, what_is_due
 from tasks.weights import planned
 
 HISTORY = f"{STATE_FOLDER}/server/history.json"
-FOUND = f"{STATE_FOLDER}/server/found.json"
 # With a timeout a fact is asked plainly: no later run is to expect this one.
 TIMEOUT_S = 90  # more than the box's own limit for it
 MUCH = 100_000_000  # bytes that take a while on a slow line
@@ -90,7 +89,7 @@ def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
     fetches, rate = fetched(box, seen, due)
     offered = seen.offered.needed_bytes if seen.offered else 0
     service = served(box, seen)
-    his = his_unit(box, seen)
+    his = seen.report.foreign_unit.path if seen.report.foreign_unit else None
     return PlanFacts(
         steps=steps(),
         pins=first_pin.in_words(box.settings) if first_pin.is_pending(box.settings) else None,
@@ -165,18 +164,6 @@ def fetch_of_weights(box: Box, wanted: int, lying: int) -> list[Fetch]:
 
 
 # --- the server, and what is a person's own -------------------------------------------------------
-
-
-def his_unit(box: Box, seen: Seen) -> str | None:
-    """The file of a person's own unit that ours takes the place of, also after a rollback to it."""
-    if seen.report.foreign_unit:
-        return seen.report.foreign_unit.path
-    file, record = server_state(box)["file"], host.get_fact(LaidFile, path=FOUND)
-    try:
-        is_found = record and file and json.loads(record["content"])["sha256"] == file["sha256"]
-    except (ValueError, LookupError, TypeError):
-        return None
-    return str(file["path"]) if is_found else None
 
 
 def served(box: Box, seen: Seen) -> Service:

@@ -57,7 +57,7 @@ def port_of(unit: str, running: Sequence[str], texts: Sequence[str], usual: int)
     usual: where nothing tells it.
     """
     said = [port for words in [*commands_in(texts), running] if (port := told(words)) is not None]
-    listening = ports_of(unit)
+    listening = probe.ports_of_unit(unit)
     for port in [*(one for one in said if one in listening), *sorted(listening)]:
         if probe.health(port) == 200:
             return port
@@ -71,8 +71,3 @@ def told(words: Sequence[str]) -> int | None:
         return None
     given = start.value("port")
     return start.port if given is None or given.isdigit() else None
-
-
-def ports_of(unit: str) -> set[int]:
-    """The TCP ports that processes of a unit's own control group listen on."""
-    return {one["port"] for one in probe.listeners() if one["unit"] == unit}

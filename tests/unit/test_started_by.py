@@ -21,10 +21,7 @@ def unit(start: str) -> str:
 def box(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     """{port that the unit listens on: what /health answers there}."""
     ports: dict[int, int] = {}
-    others = [{"port": 8000, "unit": "other.service"}]
-    monkeypatch.setattr(
-        probe, "listeners", lambda: [*others, *({"port": one, "unit": UNIT} for one in ports)]
-    )
+    monkeypatch.setattr(probe, "ports_of_unit", lambda unit: set(ports) if unit == UNIT else {8000})
     monkeypatch.setattr(probe, "health", lambda port: ports.get(port, 200))
     return ports
 
