@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aibox.box import adoption, gate, good_units, started_by, switch, turning
+from aibox.box import adoption, gate, good_units, probe, switch, turning
 from aibox.box.good_units import sum_of
 from aibox.box.job import Spec
 from tests.unit.made_systemd import HIS, OURS, UNIT, Systemd, write
@@ -28,7 +28,7 @@ def serves(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     answer = {"now": True}
     monkeypatch.setattr(switch, "served_now", lambda *_: answer["now"])
     monkeypatch.setattr(gate, "model_served", lambda _port: "his-model")
-    monkeypatch.setattr(started_by, "ports_of", lambda _unit: set())
+    monkeypatch.setattr(probe, "ports_of_unit", lambda _unit: set())
     return answer
 
 
