@@ -8,6 +8,7 @@ import pytest
 STARTS_VLLM = ("test_main_job.py", "test_debian13.py")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist's own reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A file's tests stay together, for they share its boxes; the dearest files come first."""
     for item in items:
