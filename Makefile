@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOCKS := group_data/locks
 NAME ?= rehearsal
-SIDE_BY_SIDE := -n 2 --dist loadgroup --no-loadscope-reorder
+SIDE_BY_SIDE := -n 2 --dist loadfile --no-loadscope-reorder
 SOURCES := aibox tasks tests deploy.py config.py inventory group_data
 
 .DEFAULT_GOAL := env
