@@ -10,6 +10,7 @@ from tasks import (
     cuda,
     deploy_lock,
     driver,
+    gateway,
     plan,
     preflight,
     proof,
@@ -32,5 +33,6 @@ if box:
     release.built(box=box)
     weights.arrived(box=box)
     server.running(box=box)
+    gateway.running(box=box)
     proof.served(box=box)
     plan.shown(box)

@@ -17,7 +17,7 @@ from aibox.decide.weights import WeightsLock
 from aibox.settings import Settings
 from tasks import invocation, pin
 from tasks.drift_report import because
-from tasks.hub_token import TokenError
+from tasks.given_secrets import SecretError
 from tasks.operations import Commands, say_refusal
 
 _asked: dict[Path, WeightsLock | Refusal] = {}
@@ -62,7 +62,7 @@ def asked_now(source: pin.Source, there: str | None) -> WeightsLock | Refusal:
             with suppress(pin.UnknownRevisionError):
                 return pin.asked_of_the_hub(source, there)
         return pin.asked_of_the_hub(source, "main")
-    except (pin.PinError, TokenError) as error:
+    except (pin.PinError, SecretError) as error:
         return error.refusal
     except CardError as error:
         return Refusal(str(error), "a card that can be read", "correct it")

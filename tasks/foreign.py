@@ -7,9 +7,10 @@ from typing import Any
 
 from pyinfra import host, state
 
+from aibox.decide.doors import GATEWAY
 from aibox.decide.foreign import Declared, foreign_in, sort
 from aibox.decide.refusal import Refusal
-from tasks import drift_report, ledger, preflight
+from tasks import drift_report, gateway, ledger, preflight
 from tasks.box import Box
 from tasks.facts import Probe
 from tasks.operations import say_refusal
@@ -42,6 +43,8 @@ def declared_of(box: Box) -> Declared:
     told = ledger.of(host)
     variables: dict[str, list[str]] = {unit: [] for unit in told.units}
     variables[box.unit] = list(box.serving.environment)
+    if box.doors.gateway.on:
+        variables[GATEWAY.unit] = list(gateway.environment(box))
     return Declared(
         files=list(told.files), groups=told.groups, users=list(told.users), variables=variables
     )

@@ -9,10 +9,11 @@ from pyinfra import host, state
 
 from aibox.box.good_units import sum_of
 from aibox.decide import driver, driver_sources, history, takeover
+from aibox.decide.doors import plan_rows
 from aibox.decide.figures import GB
 from aibox.decide.plan import Fetch, PlanFacts, Rate, Service, disk_changes, rows
 from aibox.decide.preflight import to_write
-from tasks import first_pin, page, preflight
+from tasks import doors, first_pin, gateway, page, preflight
 from tasks.box import STATE_FOLDER, Box
 from tasks.facts import Discovery, LaidFile
 from tasks.preflight import Seen
@@ -75,6 +76,7 @@ def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
         service=service,
         replaced=replaced(box, seen, due, his=his),
         found=his and service.restart,
+        doors=plan_rows(doors.asked(box.settings), seen.standing),
     )
 
 
@@ -93,6 +95,8 @@ def fetched(box: Box, seen: Seen, due: Collection[str]) -> tuple[list[Fetch], Ra
     if any(name.startswith("Release | vLLM") for name in due):
         release = f"vLLM {box.release.release_id} and what it needs"
         found.append(Fetch(release, round(box.settings.release_fetch_gb * GB)))
+    if any(name.startswith("Gateway | Venv") for name in due):
+        found.append(Fetch("LiteLLM and what it needs", gateway.FETCH))
     weights, rate = missing_weights(box, sum(one.size or 0 for one in found))
     return [*found, *weights], rate
 

@@ -10,10 +10,11 @@ import click
 from pyinfra import host, state
 from pyinfra.api import FunctionCommand, Host, State, deploy, operation
 
+from aibox.decide.doors import MASTER_KEY, plan_rows
 from aibox.decide.refusal import Refusal
 from aibox.decide.server import proof_is_owed
 from aibox.decide.standing import mtp, shortened, speed
-from tasks import deployed, release, weights
+from tasks import deployed, doors, release, weights
 from tasks.box import AIBOX, Box
 from tasks.drift_report import because
 from tasks.operations import Commands, call_aibox, say_refusal
@@ -74,8 +75,17 @@ def screen(box: Box, found: dict[str, Any]) -> list[tuple[str, str]]:
         ("answered", f"{shortened(proof.get('text', ''))!r}"),
         ("speed", f"{speed(proof)} in the last proof"),
         ("MTP", mtp(box.speculative, proof)),
+        *zip(("doors", "", ""), door_rows(box), strict=False),
     ]
     return [*rows, *zip(("next", "", ""), next_commands(box), strict=True)]
+
+
+def door_rows(box: Box) -> list[str]:
+    """How other machines reach the server, and where the keys to it lie on the box."""
+    rows = plan_rows(doors.asked(box.settings), box.doors)
+    if box.doors.gateway.on:
+        rows.append(f"LiteLLM's key: sudo cat {MASTER_KEY}")
+    return rows
 
 
 def next_commands(box: Box) -> list[str]:

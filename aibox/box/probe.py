@@ -21,6 +21,7 @@ import platform
 import pwd
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,7 @@ NVML_SUCCESS = 0
 NVML_NOT_SUPPORTED = 3
 LISTEN = "0A"  # the state column of /proc/net/tcp
 SERVER_STATE = Path("/var/lib/aibox/server")  # see good_units.py
+DEPLOYED = Path("/var/lib/aibox/deployed.json")  # the record of the last deploy
 ROOT = Path("/")  # tests put a made-up one in its place
 
 
@@ -86,6 +88,10 @@ def system(asked: dict[str, Any]) -> dict[str, Any]:
         "gpu": gpu(),
         "account": account(asked["user"]),
         "foreign_unit": foreign_unit(Path(asked["unit_file"]), Path(asked["deployed"])),
+        "units": {
+            name: unit_of_whom(Path("/etc/systemd/system", name), Path(asked["deployed"]))
+            for name in asked["units"]
+        },
         "sizes": {
             name: size_of(paths) + linkable(asked.get("linkable", {}).get(name))
             for name, paths in asked["sizes"].items()
@@ -278,6 +284,17 @@ def foreign_unit(path: Path, deployed: Path) -> bool:
     except OSError:
         return False
     return bool(text.strip()) and not text.startswith("# Laid down by the deploy")
+
+
+def unit_of_whom(path: Path, deployed: Path) -> str | None:
+    """Whose a unit's file is: "ours" or "foreign"; None without one, or where it is masked."""
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return None
+    ours = path.name in (record_in(deployed) or {}).get("units", {})
+    ours = ours or text.startswith("# Laid down by the deploy")
+    return None if not text.strip() else "ours" if ours else "foreign"
 
 
 def owner_of(port: int) -> dict[str, Any] | None:
@@ -639,13 +656,86 @@ def file_stamp(path: str) -> dict[str, Any] | None:
 
 def health(port: int) -> int | None:
     """The HTTP status of the server's own /health, or None when nothing answers."""
+    return status_of(f"http://127.0.0.1:{port}/health")
+
+
+def status_of(url: str) -> int | None:
+    """The HTTP status that a URL answers with, or None when nothing answers."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=3) as answer:
+        with urllib.request.urlopen(url, timeout=3) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
     except (OSError, ValueError, HTTPException):
         return None
+
+
+# --- the question "door" -----------------------------------------------------------------------
+
+
+def door(asked: dict[str, Any]) -> dict[str, Any]:
+    """A door's unit, what it stands on, and what it answers.
+
+    asked: {"unit", "files": paths of texts, "keys", "venv": paths, "record", "url"}. "started": of
+    its process, "changed": when each of its files was laid down, both seconds since the epoch.
+    """
+    unit = unit_properties(asked["unit"])
+    pid = int(unit.get("MainPID") or 0)
+    running = process(pid, unit["ExecMainStartTimestamp"]) if pid else None
+    return {
+        "unit": unit,
+        "started": running and running["started"],
+        "answers": status_of(asked["url"]) if running else None,
+        "files": {path: file_text(path) for path in asked["files"]},
+        "changed": {path: changed_at(Path(path)) for path in (*asked["files"], *asked["keys"])},
+        "passed": (record_in(Path(asked["record"])) or {}).get("identity"),
+    }
+
+
+def door_left(asked: dict[str, Any]) -> dict[str, Any]:
+    """What is left of a door that is turned off. asked: {"unit", "paths", "root": of its venvs}.
+
+    Answers whose its unit is, which of the paths are there, and the venvs that a deploy has built.
+    """
+    root = Path(asked["root"])
+    venvs = [path for path in root.glob("*") if (path / "release.json").is_file()]
+    venvs += [
+        *root.glob(".building-*"),
+        *(path for path in [root / "current"] if path.is_symlink()),
+    ]
+    return {
+        "unit": unit_of_whom(Path("/etc/systemd/system", asked["unit"]), DEPLOYED),
+        "paths": [path for path in asked["paths"] if os.path.lexists(path)],
+        "venvs": sorted(map(str, venvs)),
+    }
+
+
+def file_text(path: str) -> dict[str, str] | None:
+    """{"text", "owner", "mode"} of a regular file."""
+    try:
+        status = Path(path).lstat()
+        text = Path(path).read_text(errors="replace") if stat.S_ISREG(status.st_mode) else None
+    except OSError:
+        return None
+    owner = f"{user_name(status.st_uid)}:{group_name(status.st_gid)}"
+    mode = f"{status.st_mode & 0o7777:o}"
+    return None if text is None else {"text": text, "owner": owner, "mode": mode}
+
+
+def secret(asked: dict[str, Any]) -> dict[str, str] | None:
+    """Owner, mode and a salted sum of a file that only root may read: its content stays here."""
+    path = Path(asked["path"])
+    try:
+        content, status = path.read_bytes(), path.stat()
+    except OSError:
+        return None
+    salt = os.urandom(16).hex()
+    return {
+        "owner": f"{user_name(status.st_uid)}:{group_name(status.st_gid)}",
+        "mode": f"{status.st_mode & 0o7777:o}",
+        "salt": salt,
+        "sum": hashlib.sha256(salt.encode() + content).hexdigest(),
+    }
 
 
 # --- the question "owners" ---------------------------------------------------------------------
@@ -1363,6 +1453,9 @@ QUESTIONS = {
     "weights": weights,
     "commits": commits,
     "server": server,
+    "door": door,
+    "door_left": door_left,
+    "secret": secret,
     "owners": owners,
     "foreign": foreign,
     "dpkg": lambda _asked: dpkg(),

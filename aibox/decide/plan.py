@@ -70,7 +70,7 @@ class PlanFacts:
     """steps: stage -> (operations with something to do, all of them), in their order.
 
     pins: the weights that this run pins, in words; None where they are pinned. replaced: what is a
-    person's own and makes way. found: whether a unit of theirs does.
+    person's own and makes way. doors: which stand, in words. found: whether a unit of theirs does.
     """
 
     steps: Mapping[str, tuple[int, int]]
@@ -82,6 +82,7 @@ class PlanFacts:
     replaced: Sequence[str]
     found: bool
     pins: str | None = None
+    doors: Sequence[str] = ()
 
 
 def rows(facts: PlanFacts) -> Rows:
@@ -95,6 +96,7 @@ def rows(facts: PlanFacts) -> Rows:
         *labelled("disk", [_disk(one) for one in facts.disks]),
         ("reboot", _reboot(facts.reboot)),
         ("service", _service(facts.service)),
+        *labelled("doors", facts.doors),
         *labelled("replaces", list(facts.replaced) or ["nothing of yours"]),
         *labelled("undo", _undo(facts)),
     ]

@@ -263,7 +263,7 @@ def test_the_token_file_is_used_and_must_be_private(
     assert hub_token.token() is None
     file.write_text("hf_of_the_file\n")
     file.chmod(0o644)
-    with pytest.raises(hub_token.TokenError, match="chmod 600"):
+    with pytest.raises(SecretError, match="chmod 600"):
         hub_token.token()
     file.chmod(stat.S_IRUSR | stat.S_IWUSR)
     assert hub_token.token() == "hf_of_the_file"
