@@ -1,0 +1,286 @@
+"""A whole answer, streamed or not, with all mends in their order and each in its mode."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from aibox.stream.errors import error_event
+from aibox.stream.mends import Mode, chat, messages
+from aibox.stream.mends.outcome import Outcome
+from aibox.stream.mends.piece import Chunk, Mend, Piece
+from aibox.stream.mends.request import Asked
+from aibox.stream.mends.text import SpeltCalls, ThinkTag
+from aibox.stream.sse import Event, Events, data_of
+
+# An event without any of these concerns no mend, as long as none of them waits for something. What
+# stands here may only be too much: an event that is looked at without need passes all the same.
+_HINTS: dict[str, tuple[bytes, ...]] = {
+    "chat": (b'"reasoning', b'"tool_calls', b"<", b"\\u003c", b'"error', b"usage", b"[DONE]"),
+    "completions": (b'"error', b"usage", b"[DONE]"),
+    "responses": (b'"response.', b'"error', b"[DONE]"),
+    "messages": (
+        *(b"content_block_st", b'"message_', b"message_stop", b"input_json", b"signature"),
+        *(b"<", b"\\u003c", b"thinking", b'"error', b"usage"),
+    ),
+}
+DONE = b"[DONE]"
+
+
+def mends_of(api: str, asked: Asked) -> dict[str, Mend]:
+    """The mends of an answer by name, in the order in which they work."""
+    if api == "chat":
+        return {
+            "answer_in_reasoning": chat.AnswerInReasoning(thinking_off=asked.thinking_off),
+            "think_tag": chat.TextMend(ThinkTag),
+            "tool_call_text": chat.TextMend(lambda: SpeltCalls(asked.tools)),
+            "late_name": chat.LateName(),
+            "null_fields": chat.NullFields(),
+            "tool_arguments": chat.ToolArguments(),
+            "finish_reason": chat.FinishReason(),
+            "reasoning_names": chat.ReasoningNames(),
+        }
+    if api == "messages":
+        return {
+            "answer_in_reasoning": messages.AnswerInReasoning(thinking_off=asked.thinking_off),
+            "think_tag": messages.TextMend(ThinkTag),
+            "tool_call_text": messages.TextMend(lambda: SpeltCalls(asked.tools)),
+            "tool_arguments": messages.ToolArguments(),
+            "finish_reason": messages.FinishReason(),
+        }
+    return {}
+
+
+class Answer:
+    """Mends one answer. Knows no clock and no socket."""
+
+    def __init__(
+        self, api: str, asked: Asked, modes: Mapping[str, Mode], event_bytes: int = 8 << 20
+    ) -> None:
+        self._api = api
+        self._choices = asked.choices
+        self._hints = _HINTS.get(api, ())
+        found = mends_of(api, asked)
+        self._mends = [(found[name], modes[name]) for name in found if modes[name] != "off"]
+        self._named = {name: mend for name, mend in found.items() if modes[name] != "off"}
+        self._errors = modes["error_event"]
+        self._events = Events(event_bytes)
+        self._quiet = False
+        self.outcome = Outcome(asked.choices)
+        self.unreadable = 0  # events that were no JSON object, passed on
+        self.cut = False  # the server ended in the middle
+
+    # --- streamed -------------------------------------------------------------------------------
+
+    def feed(self, block: bytes) -> bytes:
+        """What goes to the client for a block from the server; perhaps nothing yet."""
+        if self._quiet:
+            whole = self._events.uncut(block, self._unconcerned)
+            if whole is not None:
+                return whole
+        return b"".join([self._event(event) for event in self._events.feed(block)])
+
+    def end(self, *, broken: bool) -> bytes:
+        """What goes to the client when no more comes. broken: the server's connection broke.
+
+        An answer that is not whole ends with an error in the API's own form.
+        """
+        rest = self._events.rest()
+        data = data_of(rest) if self._events.between else None
+        readable = data is not None and (data == DONE or _parsed(data) is not None)
+        out = self._event(Event(rest, data)) if readable else rest
+        self.cut = not self.outcome.whole and (broken or self._is_stream())
+        if not self.cut or self._errors != "on":
+            return out
+        out = out + b"\n\n" if readable and out else b""
+        words = "The model server ended in the middle of the answer. Send the request again."
+        return out + error_event(self._api, words)
+
+    @property
+    def between(self) -> bool:
+        """Whether a keep-alive may be sent: the client has got no part of an event."""
+        return self._events.between
+
+    @property
+    def counts(self) -> Counter[str]:
+        """How often each mend applied, or would have."""
+        return Counter({name: mend.count for name, mend in self._named.items() if mend.count})
+
+    @property
+    def malformed(self) -> int:
+        """Tool calls whose arguments were corrupted, passed on."""
+        watched = self._named.get("tool_arguments")
+        return int(getattr(watched, "malformed", 0))
+
+    def _is_stream(self) -> bool:
+        return self._api in _HINTS
+
+    def _unconcerned(self, events: bytes) -> bool:
+        if any(hint in events for hint in self._hints):
+            return False
+        unfinished = events.count(b'"finish_reason":null') + events.count(b'"finish_reason": null')
+        return events.count(b"finish_reason") == unfinished
+
+    def _event(self, event: Event) -> bytes:
+        if event.data is None or (self._quiet and self._unconcerned(event.data)):
+            return event.raw
+        if event.data == DONE:
+            self.outcome.done()
+            return event.raw
+        chunk = _parsed(event.data)
+        if chunk is None:
+            self.unreadable += 1
+            return event.raw
+        self.outcome.see(chunk)
+        out = b"".join([self._written(piece) for piece in self._mended(event, chunk)])
+        self._quiet = self.outcome.speaking and all(mend.quiet for mend, _ in self._mends)
+        return out
+
+    def _mended(self, event: Event | None, chunk: Chunk) -> Sequence[Piece]:
+        first = Piece(chunk, event, mended=False)
+        pieces: Sequence[Piece] = _one_choice_each(first)
+        split = pieces
+        for mend, mode in self._mends:
+            after = [new for piece in pieces for new in mend.feed(piece)]
+            if mode == "on":
+                pieces = after
+        same = len(pieces) == len(split) and all(a is b for a, b in zip(pieces, split, strict=True))
+        return [first] if same else pieces
+
+    def _written(self, piece: Piece) -> bytes:
+        if not piece.mended and piece.event is not None:
+            return piece.event.raw
+        data = orjson.dumps(piece.chunk)
+        if piece.event is not None:
+            return piece.event.with_data(data)
+        name = f"event: {piece.chunk.get('type')}\n" if self._api == "messages" else ""
+        return b"%bdata: %b\n\n" % (name.encode(), data)
+
+    # --- in one body ----------------------------------------------------------------------------
+
+    def whole(self, body: bytes) -> bytes:
+        """The body with the same mends. One that is no answer stays as it is."""
+        answer = _parsed(body)
+        if answer is None:
+            return body
+        self.outcome.see(answer)
+        if self._api == "chat" and isinstance(answer.get("choices"), list):
+            choices = [self._choice(answer, choice) for choice in answer["choices"]]
+            mended = {**answer, "choices": choices}
+        elif self._api == "messages" and isinstance(answer.get("content"), list):
+            mended = self._message(answer)
+        else:
+            return body
+        return body if mended == answer else orjson.dumps(mended)
+
+    def _choice(self, answer: Chunk, choice: Any) -> Any:
+        message = choice.get("message") if isinstance(choice, dict) else None
+        if not isinstance(message, dict):
+            return choice
+        calls = message.get("tool_calls")
+        delta = dict(message)
+        if isinstance(calls, list):
+            delta["tool_calls"] = [
+                {"index": number, **call} if isinstance(call, dict) else call
+                for number, call in enumerate(calls)
+            ]
+        chunk = {"id": answer.get("id"), "choices": [{**choice, "delta": delta}]}
+        pieces = self._mended(None, chunk)
+        if len(pieces) == 1 and not pieces[0].mended:
+            return choice
+        return _message_of(choice, message, [piece.chunk["choices"][0] for piece in pieces])
+
+    def _message(self, answer: Chunk) -> Chunk:
+        pieces: list[Piece] = []
+        for chunk in _as_events(answer):
+            pieces += self._mended(None, chunk)
+        if not any(piece.mended for piece in pieces):
+            return answer
+        blocks: dict[int, Chunk] = {}
+        reason = answer.get("stop_reason")
+        for piece in pieces:
+            reason = _taken_up(piece.chunk, blocks, reason)
+        return {**answer, "content": list(blocks.values()), "stop_reason": reason}
+
+
+def _parsed(data: bytes) -> Chunk | None:
+    try:
+        chunk = orjson.loads(data)
+    except ValueError:
+        return None
+    return chunk if isinstance(chunk, dict) else None
+
+
+def _one_choice_each(piece: Piece) -> Sequence[Piece]:
+    """A chunk of several choices as several; usage goes with the last."""
+    choices = piece.chunk.get("choices")
+    if not isinstance(choices, list) or len(choices) < 2:
+        return [piece]
+    rest = {key: value for key, value in piece.chunk.items() if key != "usage"}
+    pieces = [Piece({**rest, "choices": [choice]}) for choice in choices[:-1]]
+    return [*pieces, Piece({**piece.chunk, "choices": choices[-1:]})]
+
+
+def _message_of(choice: Chunk, message: Chunk, parts: list[Chunk]) -> Chunk:
+    """The choice whose message is what these pieces add up to."""
+    told: Chunk = {**message}
+    for name in ("content", "reasoning", "reasoning_content"):
+        texts = [part["delta"][name] for part in parts if part["delta"].get(name)]
+        if texts:
+            told[name] = "".join(texts) if all(isinstance(t, str) for t in texts) else texts[-1]
+        elif message.get(name):
+            told[name] = None
+    calls: dict[int, Chunk] = {}
+    for part in parts:
+        for call in part["delta"].get("tool_calls") or ():
+            _add_call(calls, call)
+    if calls:
+        told["tool_calls"] = [{k: v for k, v in c.items() if k != "index"} for c in calls.values()]
+    reasons = [part.get("finish_reason") for part in parts]
+    return {**choice, "message": told, "finish_reason": reasons[-1]}
+
+
+def _add_call(calls: dict[int, Chunk], call: Chunk) -> None:
+    before = calls.get(call["index"])
+    if before is None:
+        calls[call["index"]] = call
+        return
+    function = dict(before.get("function") or {})
+    more = (call.get("function") or {}).get("arguments") or ""
+    function["arguments"] = (function.get("arguments") or "") + more
+    calls[call["index"]] = {**before, "function": function}
+
+
+def _as_events(answer: Chunk) -> list[Chunk]:
+    """A message as the events that would have streamed it."""
+    chunks: list[Chunk] = [{"type": "message_start", "message": {"id": answer.get("id")}}]
+    for number, block in enumerate(answer["content"]):
+        text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else ""
+        start = {**block, "text": ""} if text else block
+        chunks.append({"type": "content_block_start", "index": number, "content_block": start})
+        if text:
+            delta = {"type": "text_delta", "text": text}
+            chunks.append({"type": "content_block_delta", "index": number, "delta": delta})
+        chunks.append({"type": "content_block_stop", "index": number})
+    chunks.append({"type": "message_delta", "delta": {"stop_reason": answer.get("stop_reason")}})
+    return chunks
+
+
+def _taken_up(chunk: Chunk, blocks: dict[int, Chunk], reason: Any) -> Any:
+    """Adds an event to the blocks of a message. Gives the message's stop reason so far."""
+    kind, delta = chunk["type"], chunk.get("delta") or {}
+    if kind == "content_block_start":
+        blocks[chunk["index"]] = dict(chunk["content_block"])
+    elif kind == "content_block_delta":
+        block = blocks[chunk["index"]]
+        if delta.get("type") == "input_json_delta":
+            block["input"] = orjson.loads(delta["partial_json"])
+        for name in ("text", "thinking"):
+            if name in delta:
+                block[name] = (block.get(name) or "") + delta[name]
+    elif kind == "message_delta":
+        return delta.get("stop_reason", reason)
+    return reason
