@@ -35,14 +35,20 @@ def error_body(api: str, status: int, words: str) -> bytes:
     return orjson.dumps({"error": error})
 
 
-def error_event(api: str, words: str, status: int = 502) -> bytes:
-    """The last event of a stream that broke."""
+def error_event(api: str, words: str, number: int = 0) -> bytes:
+    """The last event of a stream that broke. number: of the event, where the API numbers them."""
     if api == "messages":
-        return b"event: error\ndata: %b\n\n" % error_body(api, status, words)
+        return b"event: error\ndata: %b\n\n" % error_body(api, 502, words)
     if api == "responses":
-        error = {"type": "error", "code": "server_error", "message": words, "param": None}
+        error: dict[str, Any] = {
+            "type": "error",
+            "code": "server_error",
+            "message": words,
+            "param": None,
+        }
+        error |= {"sequence_number": number}
         return b"event: error\ndata: %b\n\n" % orjson.dumps(error)
-    return b"data: %b\n\n" % error_body(api, status, words)
+    return b"data: %b\n\n" % error_body(api, 502, words)
 
 
 def keep_alive(api: str) -> bytes:

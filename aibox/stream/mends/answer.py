@@ -83,21 +83,24 @@ class Answer:
                 return whole
         return b"".join([self._event(event) for event in self._events.feed(block)])
 
-    def end(self, *, broken: bool) -> bytes:
-        """What goes to the client when no more comes. broken: the server's connection broke.
+    def end(self) -> bytes:
+        """What goes to the client when no more comes from the server.
 
         An answer that is not whole ends with an error in the API's own form.
         """
         rest = self._events.rest()
         data = data_of(rest) if self._events.between else None
         readable = data is not None and (data == DONE or _parsed(data) is not None)
-        out = self._event(Event(rest, data)) if readable else rest
-        self.cut = not self.outcome.whole and (broken or self._is_stream())
-        if not self.cut or self._errors != "on":
-            return out
-        out = out + b"\n\n" if readable and out else b""
+        out = self._event(Event(rest, data)) if readable else b""
+        held = self._held_back()
+        self.cut = not self.outcome.whole
+        said_so = self.cut and self._errors == "on"
+        if readable and out and (held or said_so):
+            out += b"\n\n"
+        if not said_so:
+            return out + held + (b"" if readable else rest)
         words = "The model server ended in the middle of the answer. Send the request again."
-        return out + error_event(self._api, words)
+        return out + held + error_event(self._api, words, self.outcome.number)
 
     @property
     def between(self) -> bool:
@@ -115,8 +118,13 @@ class Answer:
         watched = self._named.get("tool_arguments")
         return int(getattr(watched, "malformed", 0))
 
-    def _is_stream(self) -> bool:
-        return self._api in _HINTS
+    def _held_back(self) -> bytes:
+        pieces: list[Piece] = []
+        for mend, mode in self._mends:
+            after = [new for piece in pieces for new in mend.feed(piece)] + list(mend.rest())
+            if mode == "on":
+                pieces = after
+        return b"".join([self._written(piece) for piece in pieces])
 
     def _unconcerned(self, events: bytes) -> bool:
         if any(hint in events for hint in self._hints):
@@ -129,12 +137,14 @@ class Answer:
             return event.raw
         if event.data == DONE:
             self.outcome.done()
-            return event.raw
+            return self._held_back() + event.raw
         chunk = _parsed(event.data)
         if chunk is None:
             self.unreadable += 1
             return event.raw
         self.outcome.see(chunk)
+        if self.outcome.broken:
+            return self._held_back() + event.raw
         out = b"".join([self._written(piece) for piece in self._mended(event, chunk)])
         self._quiet = self.outcome.speaking and all(mend.quiet for mend, _ in self._mends)
         return out

@@ -53,7 +53,7 @@ class Arguments:
 
     def __init__(self) -> None:
         self._parts: list[str] = []
-        self._tail = ""
+        self.tail = ""  # what is kept
         self._depth = 0
         self._in_string = self._escaped = self._complete = False
 
@@ -64,12 +64,12 @@ class Arguments:
             self._parts.append(text)
             return text
         self._parts.append(text[:end])
-        self._tail += text[end:]
+        self.tail += text[end:]
         return text[:end]
 
     def end(self) -> tuple[str, Verdict]:
         """What still has to pass, and what was wrong."""
-        head, tail = "".join(self._parts), self._tail
+        head, tail = "".join(self._parts), self.tail
         if tail and (head.strip().endswith(tail.strip()) or head.strip().startswith(tail.strip())):
             return "", "doubled"
         if not (head + tail).strip():

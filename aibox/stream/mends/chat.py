@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from aibox.stream.mends.arguments import Arguments
-from aibox.stream.mends.piece import Chunk, Piece, only_choice, with_choice
+from aibox.stream.mends.piece import Chunk, HoldsNothing, Piece, only_choice, with_choice
 from aibox.stream.mends.text import Call, Part, Scanner, Text, Thinking
 
 NAMES = ("reasoning", "reasoning_content")
 
 
-class ReasoningNames:
+class ReasoningNames(HoldsNothing):
     """Thinking under both of its names."""
-
-    quiet = True
-
-    def __init__(self) -> None:
-        self.count = 0
 
     def feed(self, piece: Piece) -> Sequence[Piece]:
         choice = only_choice(piece.chunk)
@@ -36,13 +32,11 @@ class ReasoningNames:
         return [piece.edited(with_choice(piece.chunk, choice, delta={**delta, **both}))]
 
 
-class AnswerInReasoning:
+class AnswerInReasoning(HoldsNothing):
     """With thinking off there is no thinking: what has its name is the answer."""
 
-    quiet = True
-
     def __init__(self, *, thinking_off: bool) -> None:
-        self.count = 0
+        super().__init__()
         self._thinking_off = thinking_off
 
     def feed(self, piece: Piece) -> Sequence[Piece]:
@@ -59,13 +53,11 @@ class AnswerInReasoning:
         return [piece.edited(with_choice(piece.chunk, choice, delta=rest))]
 
 
-class FinishReason:
+class FinishReason(HoldsNothing):
     """An answer with tool calls that stopped by itself stopped for them; one cut off did not."""
 
-    quiet = True
-
     def __init__(self) -> None:
-        self.count = 0
+        super().__init__()
         self._called: set[int] = set()
 
     def feed(self, piece: Piece) -> Sequence[Piece]:
@@ -81,36 +73,34 @@ class FinishReason:
         return [piece.edited(with_choice(piece.chunk, choice, finish_reason="tool_calls"))]
 
 
-class _CallPieces:
+class _CallPieces(HoldsNothing):
     """What mends of tool calls share: each call of each choice is looked at by itself."""
-
-    quiet = True
-
-    def __init__(self) -> None:
-        self.count = 0
 
     def feed(self, piece: Piece) -> Sequence[Piece]:
         choice = only_choice(piece.chunk)
         if choice is None:
             return [piece]
         index, finish = choice.get("index", 0), choice.get("finish_reason")
-        came = choice["delta"].get("tool_calls")
-        pieces = [piece]
-        if isinstance(came, list):
-            calls = [self.call(index, call) if isinstance(call, dict) else call for call in came]
-            if any(after is not before for after, before in zip(calls, came, strict=True)):
-                pieces = _with_calls(piece, choice, [call for call in calls if call is not None])
-        if finish is not None:
-            late = self.late(index, finish)
-            pieces = [*(_added(piece, choice, {"tool_calls": [call]}) for call in late), *pieces]
-        return pieces
+        found = choice["delta"].get("tool_calls")
+        came = found if isinstance(found, list) else []
+        calls = [self.call(index, call) if isinstance(call, dict) else call for call in came]
+        late = {} if finish is None else self.late(index, finish)
+        for number, call in enumerate(calls):
+            if call is not None and call.get("index") in late:
+                calls[number] = _together(call, late.pop(call.get("index")))
+        pieces = [_added(piece, choice, {"tool_calls": [call]}) for call in late.values()]
+        if any(after is not before for after, before in zip(calls, came, strict=True)):
+            kept = [call for call in calls if call is not None]
+            return [*pieces, *_with_calls(piece, choice, kept)]
+        return [*pieces, piece]
 
+    @abstractmethod
     def call(self, choice: int, call: Chunk) -> Chunk | None:
-        raise NotImplementedError
+        """What takes the place of one piece of a call."""
 
-    def late(self, choice: int, finish: str) -> list[Chunk]:
-        """What has to come before a choice's finish."""
-        return []
+    def late(self, _choice: int, _finish: str) -> dict[Any, Chunk]:
+        """What has to come before a choice's finish, by the call's index."""
+        return {}
 
 
 class NullFields(_CallPieces):
@@ -160,9 +150,16 @@ class LateName(_CallPieces):
         self.count += held is not None
         return together
 
-    def late(self, choice: int, finish: str) -> list[Chunk]:
+    def late(self, choice: int, _finish: str) -> dict[Any, Chunk]:
         """Calls whose name never came go as they are."""
-        return [self._held.pop(key) for key in list(self._held) if key[0] == choice]
+        return {key[1]: self._held.pop(key) for key in list(self._held) if key[0] == choice}
+
+    def rest(self) -> Sequence[Piece]:
+        return [_alone(choice, call) for (choice, _), call in self._taken().items()]
+
+    def _taken(self) -> dict[tuple[int, Any], Chunk]:
+        held, self._held = self._held, {}
+        return held
 
 
 def _together(first: Chunk, second: Chunk) -> Chunk:
@@ -195,16 +192,24 @@ class ToolArguments(_CallPieces):
             return call
         return {**call, "function": {**call["function"], "arguments": passed}}
 
-    def late(self, choice: int, finish: str) -> list[Chunk]:
-        found = []
+    def late(self, choice: int, finish: str) -> dict[Any, Chunk]:
+        found = {}
         for key in [key for key in self._calls if key[0] == choice]:
             text, verdict = self._calls.pop(key).end()
             cut_off = finish == "length"
             self.count += verdict == "doubled" or (verdict == "empty" and not cut_off)
             self.malformed += verdict == "malformed" and not cut_off
             if text and not (verdict == "empty" and cut_off):
-                found.append({"index": key[1], "function": {"arguments": text}})
+                found[key[1]] = {"index": key[1], "function": {"arguments": text}}
         return found
+
+    def rest(self) -> Sequence[Piece]:
+        held = {key: watched.tail for key, watched in self._calls.items() if watched.tail}
+        self._calls.clear()
+        return [
+            _alone(choice, {"index": index, "function": {"arguments": tail}})
+            for (choice, index), tail in held.items()
+        ]
 
 
 # --- text that is none --------------------------------------------------------------------------
@@ -259,6 +264,9 @@ class TextMend:
         if parts == [Text(whole)]:
             return _released(held)
         return self._taken_apart(held, parts, undecided)
+
+    def rest(self) -> Sequence[Piece]:
+        return [piece for held in self._choices.values() for piece in _released(held)]
 
     def _taken_apart(self, held: _Held, parts: list[Part], undecided: str) -> list[Piece]:
         last = held.pieces[-1]
@@ -320,6 +328,11 @@ def _added(piece: Piece, choice: Chunk, delta: Chunk) -> Piece:
     chunk = {key: value for key, value in piece.chunk.items() if key != "usage"}
     rest = {key: value for key, value in choice.items() if key != "logprobs"}
     return Piece(with_choice(chunk, rest, delta=delta, finish_reason=None))
+
+
+def _alone(choice: int, call: Chunk) -> Piece:
+    """A piece of a call for the end of an answer that broke."""
+    return Piece({"choices": [{"index": choice, "delta": {"tool_calls": [call]}}]})
 
 
 def _with_calls(piece: Piece, choice: Chunk, calls: list[Chunk]) -> list[Piece]:

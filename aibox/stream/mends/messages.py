@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aibox.stream.mends.arguments import Arguments
-from aibox.stream.mends.piece import Chunk, Piece
+from aibox.stream.mends.piece import Chunk, HoldsNothing, Piece
 from aibox.stream.mends.text import Call, Part, Scanner, Text, Thinking
 
 
@@ -20,13 +20,11 @@ def _delta(chunk: Chunk) -> Chunk:
     return delta if isinstance(delta, dict) else {}
 
 
-class AnswerInReasoning:
+class AnswerInReasoning(HoldsNothing):
     """With thinking off there is no thinking: a block of it is the answer's text."""
 
-    quiet = True
-
     def __init__(self, *, thinking_off: bool) -> None:
-        self.count = 0
+        super().__init__()
         self._thinking_off = thinking_off
         self._blocks: set[Any] = set()
 
@@ -48,13 +46,11 @@ class AnswerInReasoning:
         return [piece.edited({**chunk, "delta": delta})]
 
 
-class FinishReason:
+class FinishReason(HoldsNothing):
     """An answer with tool calls that ended by itself ended for them; one cut off did not."""
 
-    quiet = True
-
     def __init__(self) -> None:
-        self.count = 0
+        super().__init__()
         self._called = False
 
     def feed(self, piece: Piece) -> Sequence[Piece]:
@@ -71,13 +67,12 @@ def _for_tool_use(piece: Piece) -> Piece:
     return piece.edited({**piece.chunk, "delta": delta})
 
 
-class ToolArguments:
+class ToolArguments(HoldsNothing):
     """No second text behind the arguments of a call. malformed: seen, passed on."""
 
-    quiet = True
-
     def __init__(self) -> None:
-        self.count = self.malformed = 0
+        super().__init__()
+        self.malformed = 0
         self._calls: dict[Any, Arguments] = {}
         self._suspect = 0
 
@@ -102,6 +97,9 @@ class ToolArguments:
         if passed == text:
             return piece
         return piece.edited({**piece.chunk, "delta": {**delta, "partial_json": passed}})
+
+    def rest(self) -> Sequence[Piece]:
+        return [piece for index in list(self._calls) for piece in self._late(index)]
 
     def _late(self, index: Any) -> list[Piece]:
         text, verdict = self._calls.pop(index).end()
@@ -152,6 +150,9 @@ class TextMend:
         if self._called and _delta(chunk).get("stop_reason") == "end_turn":
             return [_for_tool_use(piece)]
         return [self._shifted(piece)]
+
+    def rest(self) -> Sequence[Piece]:
+        return self._released() if self._pieces else []
 
     def _started(self, piece: Piece) -> list[Piece]:
         piece = self._shifted(piece)

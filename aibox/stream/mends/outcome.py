@@ -20,6 +20,7 @@ class Outcome:
         self._ended = False
         self.tokens: int | None = None  # of the answer, as its usage says
         self.broken = False  # the server itself said so
+        self.number = 0  # of the next event, where the API numbers them
 
     def done(self) -> None:
         """The server's own mark of the end."""
@@ -45,6 +46,8 @@ class Outcome:
             self.broken = self._ended = True
         if chunk.get("type") in _ENDINGS:
             self._ended = True
+        if isinstance(chunk.get("sequence_number"), int):
+            self.number = chunk["sequence_number"] + 1
         self._see_usage(chunk)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():

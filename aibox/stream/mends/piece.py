@@ -28,9 +28,11 @@ class Piece:
 
 
 class Mend(Protocol):
-    """One mend of one answer. count: how often it applied."""
+    """One mend of one answer."""
 
-    count: int
+    @property
+    def count(self) -> int:
+        """How often it applied."""
 
     @property
     def quiet(self) -> bool:
@@ -38,6 +40,23 @@ class Mend(Protocol):
 
     def feed(self, piece: Piece) -> Sequence[Piece]:
         """What takes the piece's place: itself, others, or nothing for now."""
+
+    def rest(self) -> Sequence[Piece]:
+        """What it still holds back, when no more comes."""
+
+
+class HoldsNothing:
+    """A mend that decides on each piece at once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @property
+    def quiet(self) -> bool:
+        return True
+
+    def rest(self) -> Sequence[Piece]:
+        return ()
 
 
 def only_choice(chunk: Chunk) -> Chunk | None:

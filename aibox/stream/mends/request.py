@@ -166,9 +166,8 @@ def _text_of(content: Any) -> str | None:
     if isinstance(content, str):
         return content
     texts = [part.get("text") for part in _dicts(content)]
-    if not isinstance(content, list) or len(texts) != len(content):
-        return None
-    return "\n\n".join(texts) if all(isinstance(text, str) for text in texts) else None
+    whole = [text for text in texts if isinstance(text, str)]
+    return "\n\n".join(whole) if isinstance(content, list) and len(whole) == len(content) else None
 
 
 # --- invalid arguments in the history -----------------------------------------------------------
