@@ -20,7 +20,7 @@ from typing import NoReturn
 
 import uvloop
 
-from aibox.stream.config import Config, Keys, Refused, load, load_keys
+from aibox.stream.config import Config, ConfigError, Keys, load, load_keys
 from aibox.stream.server import Filter
 
 log = logging.getLogger("aibox.stream")
@@ -44,8 +44,8 @@ def main(words: list[str] | None = None) -> int:
         keys = load_keys(Path(config.keys_file) if config.keys_file else None)
         allow_connections()
         uvloop.run(serve(config, keys))
-    except Refused as refused:
-        sys.stderr.write(f"{refused.refusal}\n")
+    except ConfigError as error:
+        sys.stderr.write(f"{error.refusal}\n")
         return 1
     return 0
 
@@ -58,12 +58,12 @@ def allow_connections() -> None:
 
 
 async def serve(config: Config, keys: Keys) -> None:
-    """Serve until a signal comes. Raises Refused."""
+    """Serve until a signal comes. Raises ConfigError."""
     stream = Filter(config, keys)
     try:
         await stream.start()
     except OSError as error:
-        raise Refused(
+        raise ConfigError(
             f"{config.address} port {config.port}: {error.strerror or error}",
             "an address of this machine, and a port that no other program has",
             f"see who has it: sudo ss -tlnp 'sport = :{config.port}'",

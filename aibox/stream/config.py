@@ -22,7 +22,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class Refused(Exception):
+class ConfigError(Exception):
     """The filter cannot start with what it was given."""
 
     def __init__(self, found: str, expected: str, remedy: str) -> None:
@@ -58,37 +58,54 @@ class _Told(BaseModel):
 
 
 class Limits(_Told):
-    body_bytes: int = Field(64 << 20, gt=0, description="bytes a request may have, over 0")
-    event_bytes: int = Field(8 << 20, ge=1024, description="bytes of an event that is looked at")
-    header_s: float = Field(60, gt=0, description="seconds for a request's header, and between two")
-    body_s: float = Field(120, gt=0, description="seconds for a request's body, over 0")
-    stall_s: float = Field(600, gt=0, description="seconds a client may take nothing, over 0")
-    drain_s: float = Field(30, ge=0, description="seconds that answers have to end in, 0 or more")
-    streams: int = Field(256, gt=0, description="requests that are answered at a time, over 0")
+    body_bytes: int = Field(default=64 << 20, gt=0, description="bytes a request may have, over 0")
+    event_bytes: int = Field(
+        default=8 << 20, ge=1024, description="bytes of an event that is looked at"
+    )
+    header_s: float = Field(
+        default=60, gt=0, description="seconds for a request's header, and between two"
+    )
+    body_s: float = Field(default=120, gt=0, description="seconds for a request's body, over 0")
+    stall_s: float = Field(
+        default=600, gt=0, description="seconds a client may take nothing, over 0"
+    )
+    drain_s: float = Field(
+        default=30, ge=0, description="seconds that answers have to end in, 0 or more"
+    )
+    streams: int = Field(
+        default=256, gt=0, description="requests that are answered at a time, over 0"
+    )
 
 
 class Config(_Told):
-    """See docs: each key's unit stands in its description, which a person reads in a refusal."""
+    """Each key with its unit and default; the description is what a refusal says is expected."""
 
     address: Annotated[str, AfterValidator(_is_address)] = Field(
-        "0.0.0.0", description="an IP address of this machine"
+        default="0.0.0.0",  # noqa: S104  the LAN
+        description="an IP address of this machine",
     )
-    port: int = Field(4000, ge=0, le=65535, description="a TCP port, 1 to 65535; 0: any free one")
+    port: int = Field(
+        default=4000, ge=0, le=65535, description="a TCP port, 1 to 65535; 0: any free one"
+    )
     upstream: Annotated[str, AfterValidator(_is_upstream)] = Field(
-        "http://127.0.0.1:8000", description="the server's address, such as http://127.0.0.1:8000"
+        default="http://127.0.0.1:8000",
+        description="the server's address, such as http://127.0.0.1:8000",
     )
     mends: dict[str, Mode] = Field(
         default_factory=dict, description='"on", "count" or "off" for a mend\'s name'
     )
     thinking: bool = Field(
-        True, description="true or false: whether the server thinks where a request does not say"
+        default=True,
+        description="true or false: whether the server thinks where a request does not say",
     )
-    keepalive_s: float = Field(15, gt=0, description="seconds of silence, over 0")
-    keys_file: str | None = Field(None, description="an absolute path, or null: no key is asked")
+    keepalive_s: float = Field(default=15, gt=0, description="seconds of silence, over 0")
+    keys_file: str | None = Field(
+        default=None, description="an absolute path, or null: no key is asked"
+    )
     metrics_allowed: list[Annotated[str, AfterValidator(_is_network)]] = Field(
         default_factory=list, description="a list of IP addresses or networks"
     )
-    limits: Limits = Field(default_factory=Limits, description="a mapping of limits")
+    limits: Limits = Field(default=Limits(), description="a mapping of limits")
 
     @model_validator(mode="after")
     def _known_mends(self) -> Config:
@@ -107,19 +124,19 @@ class Config(_Told):
 
 
 def load(path: Path) -> Config:
-    """Raises Refused, with all faults at once."""
+    """Raises ConfigError, with all faults at once."""
     remedy = f"mend {path}; the deploy writes it anew from the settings"
     try:
         told: Any = json.loads(path.read_bytes())
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}", "a file that can be read", remedy) from None
+        raise ConfigError(f"{path}: {error.strerror}", "a file that can be read", remedy) from None
     except (ValueError, RecursionError) as error:
-        raise Refused(f"{path} is no JSON: {error}", "a JSON object", remedy) from None
+        raise ConfigError(f"{path} is no JSON: {error}", "a JSON object", remedy) from None
     try:
         return Config.model_validate(told)
     except ValidationError as error:
         faults = [f"{key}: {fault}".removeprefix(": ") for key, fault in faults_of(error, Config)]
-        raise Refused("; ".join(faults), "settings as documented", remedy) from None
+        raise ConfigError("; ".join(faults), "settings as documented", remedy) from None
 
 
 class Keys:
@@ -146,26 +163,26 @@ def _digest(key: str) -> bytes:
 
 
 def load_keys(path: Path | None) -> Keys:
-    """From lines `name: key`; # begins a comment line. Raises Refused, never with a key in it."""
+    """From lines `name: key`; # begins a comment. Raises ConfigError, never with a key in it."""
     if path is None:
         return Keys({})
     remedy = f"mend {path}: one `name: key` a line, chmod 600"
     try:
         if path.stat().st_mode & 0o007:
-            raise Refused(f"{path} is open to everyone", "a file of mode 0600", remedy)
+            raise ConfigError(f"{path} is open to everyone", "a file of mode 0600", remedy)
         lines = path.read_text().splitlines()
     except UnicodeDecodeError:
-        raise Refused(f"{path} is no text", "lines `name: key`", remedy) from None
+        raise ConfigError(f"{path} is no text", "lines `name: key`", remedy) from None
     except OSError as error:
-        raise Refused(f"{path}: {error.strerror}", "a file of keys", remedy) from None
+        raise ConfigError(f"{path}: {error.strerror}", "a file of keys", remedy) from None
     keys: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, _, key = (part.strip() for part in line.partition(":"))
         if not _NAME.fullmatch(name) or not key or name in keys:
-            raise Refused(f"{path}, line {number}", "`name: key`, each name once", remedy)
+            raise ConfigError(f"{path}, line {number}", "`name: key`, each name once", remedy)
         keys[name] = key
     if not keys:
-        raise Refused(f"{path} has no key", "at least one line `name: key`", remedy)
+        raise ConfigError(f"{path} has no key", "at least one line `name: key`", remedy)
     return Keys(keys)

@@ -34,7 +34,7 @@ STARTING = f"The model server does not answer: it is starting or stopped. Retry 
 BROKEN = "The model server broke off before it answered. Send the request again."
 
 
-class Unfit(Exception):
+class RequestError(Exception):
     """A request that gets an error from the filter itself."""
 
     def __init__(self, status: int, words: str) -> None:
@@ -93,15 +93,16 @@ class Exchange:
     # --- from the client to the server ----------------------------------------------------------
 
     async def answer(self, path: str) -> web.StreamResponse:
-        """Ask the server, give its answer on. Raises Unfit while nothing was sent."""
+        """Ask the server, give its answer on. Raises RequestError while nothing was sent."""
         try:
             return await self._through(path)
         except asyncio.CancelledError:
             if self._stopping and self._task is not None and self._response is not None:
                 self._task.uncancel()
                 return await self._stopped()
-            self._record.ending = "client hung up"
-            self._record.counts["cancel"] += 1
+            if self._record.ending == "whole":  # not our doing
+                self._record.ending = "client hung up"
+                self._record.counts["cancel"] = 1
             raise
 
     def stop(self) -> None:
@@ -127,7 +128,7 @@ class Exchange:
 
     async def _body(self) -> bytes:
         limits, request = self._door.config.limits, self._request
-        too_large = Unfit(413, f"A request may have {limits.body_bytes} bytes here.")
+        too_large = RequestError(413, f"A request may have {limits.body_bytes} bytes here.")
         if (request.content_length or 0) > limits.body_bytes:
             raise too_large
         blocks, size = [], 0
@@ -139,19 +140,21 @@ class Exchange:
                         raise too_large
                     blocks.append(block)
         except TimeoutError:
-            raise Unfit(408, f"The request did not come within {limits.body_s:g} s.") from None
+            raise RequestError(
+                408, f"The request did not come within {limits.body_s:g} s."
+            ) from None
         except aiohttp.ClientPayloadError:
-            raise Unfit(400, "The request's body broke off.") from None
+            raise RequestError(400, "The request's body broke off.") from None
         return b"".join(blocks)
 
     async def _server_answers(self, path: str, body: bytes, asked: Asked) -> aiohttp.ClientResponse:
         """The server's answer, as far as its header. The client gets signs of life meanwhile."""
-        url = URL(self._door.config.upstream + path, encoded=True)
-        url = url.with_query(self._request.rel_url.raw_query_string) if self._has_query() else url
+        query = self._request.rel_url.raw_query_string
+        path = f"{path}?{query}" if query else path
         pending = asyncio.ensure_future(
             self._door.session.request(
                 self._request.method,
-                url,
+                URL(self._door.config.upstream + path, encoded=True),
                 data=body or None,
                 headers=self._asked_on(),
                 allow_redirects=False,
@@ -165,14 +168,11 @@ class Exchange:
                     await self._alive_before_answer()
             return pending.result()
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
-            raise Unfit(503, STARTING) from None
+            raise RequestError(503, STARTING) from None
         except (aiohttp.ClientError, OSError):
-            raise Unfit(502, BROKEN) from None
+            raise RequestError(502, BROKEN) from None
         finally:
             pending.cancel()
-
-    def _has_query(self) -> bool:
-        return bool(self._request.rel_url.raw_query_string)
 
     def _asked_on(self) -> CIMultiDict[str]:
         without = _NOT_ASKED_ON | (frozenset() if self._door.passes_keys else _KEYS)
@@ -195,8 +195,7 @@ class Exchange:
         answer = self._answer = Answer(self._record.api, asked, self._modes, limit)
         self._record.streamed = True
         response = self._response or await self._start(got.status, end_to_end(got.headers))
-        timer = self._loop.call_later(self._door.config.keepalive_s, self._look_after)
-        self._timer = timer
+        self._timer = self._loop.call_later(self._door.config.keepalive_s, self._look_after)
         broken = False
         try:
             await self._blocks(got, answer)
@@ -212,7 +211,7 @@ class Exchange:
             self._record.counts["error_event"] += 1
         await self._write(ending)
         if broken and answer.cut and self._modes["error_event"] != "on":
-            self._abort()
+            self._abort()  # as the server did
         return response
 
     async def _blocks(self, got: aiohttp.ClientResponse, answer: Answer) -> None:
@@ -232,7 +231,7 @@ class Exchange:
                 if len(body) > LONGEST_BODY:
                     return await self._untouched(got, body)
         except (aiohttp.ClientError, OSError):
-            raise Unfit(502, BROKEN) from None
+            raise RequestError(502, BROKEN) from None
         answer = Answer(self._record.api, asked, self._modes)
         body = answer.whole(body)
         self._record.counts += answer.counts
@@ -304,7 +303,7 @@ class Exchange:
             await self._response.write(data)
         except ConnectionError:  # only where a hang-up does not cancel: the answer goes on
             self._gone = True
-            self._record.counts["cancel"] += 1
+            self._record.counts["cancel"] = 1
         finally:
             self._writing = False
 

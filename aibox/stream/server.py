@@ -14,14 +14,14 @@ import aiohttp
 from aiohttp import web
 
 from aibox.decide.acceptance import parse_metrics
-from aibox.stream.config import Config, Keys, Network, Refused, load_keys
+from aibox.stream.config import Config, ConfigError, Keys, Network, load_keys
 from aibox.stream.exchange import (
     RETRY_S,
     STARTING,
     Door,
     Exchange,
     Record,
-    Unfit,
+    RequestError,
     error_response,
 )
 from aibox.stream.metrics import CONTENT_TYPE, Metrics
@@ -100,8 +100,8 @@ class Filter:
         path = self.config.keys_file
         try:
             self.keys = load_keys(Path(path) if path else None)
-        except Refused as refused:
-            log.error("the keys stay as they were\n%s", refused.refusal)
+        except ConfigError as error:
+            log.error("the keys stay as they were\n%s", error.refusal)
             return
         log.info("keys read anew")
 
@@ -117,9 +117,9 @@ class Filter:
         exchange = Exchange(self._door, request, record)
         try:
             return await self._answered(exchange, request, record, path)
-        except Unfit as unfit:
-            record.ending = "refused" if unfit.status < 500 else "server does not answer"
-            return await self._refused(exchange, record, unfit)
+        except RequestError as error:
+            record.ending = "refused" if error.status < 500 else "server does not answer"
+            return await self._refused(exchange, record, error)
         finally:
             self._write_down(request, record, shown)
 
@@ -129,11 +129,13 @@ class Filter:
         record.key = self._who(request)
         if record.api == "other":
             known = ", ".join(PATHS)
-            raise Unfit(404, f"There is nothing at this path. There is: {known}.")
+            raise RequestError(404, f"There is nothing at this path. There is: {known}.")
         if request.method != "POST" or record.api not in _ANSWERS:
             return await exchange.answer(path)
         if len(self._active) >= self.config.limits.streams:
-            raise Unfit(429, f"{len(self._active)} requests are being answered: try again later.")
+            raise RequestError(
+                429, f"{len(self._active)} requests are being answered: try again later."
+            )
         self._active.add(exchange)
         self.metrics.active.set(len(self._active))
         try:
@@ -143,15 +145,15 @@ class Filter:
             self.metrics.active.set(len(self._active))
 
     async def _refused(
-        self, exchange: Exchange, record: Record, unfit: Unfit
+        self, exchange: Exchange, record: Record, error: RequestError
     ) -> web.StreamResponse:
         if exchange.begun:
-            return await exchange.late(unfit.words)
-        record.status = unfit.status
-        return error_response(record.api, unfit.status, unfit.words)
+            return await exchange.late(error.words)
+        record.status = error.status
+        return error_response(record.api, error.status, error.words)
 
     def _who(self, request: web.BaseRequest) -> str:
-        """The name of the key that came along. Raises Unfit without a good one."""
+        """The name of the key that came along. Raises RequestError without a good one."""
         if self.keys.open:
             return "-"
         scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
@@ -160,7 +162,9 @@ class Filter:
         names = [self.keys.name_of(key) for key in given if key]
         name = next((name for name in names if name), None)
         if name is None:
-            raise Unfit(401, "A key is needed: `Authorization: Bearer KEY` or `x-api-key: KEY`.")
+            raise RequestError(
+                401, "A key is needed: `Authorization: Bearer KEY` or `x-api-key: KEY`."
+            )
         return name
 
     def _write_down(self, request: web.BaseRequest, record: Record, shown: str) -> None:

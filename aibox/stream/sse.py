@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-# Two line ends: CRLF, LF and CR each are one. The second ends at its CR: an LF that belongs to it
-# begins the next event, where it is a blank line and means nothing. So no byte is waited for.
+# Two line ends: CRLF, LF and CR each are one. The second ends at its CR, so that no byte is waited
+# for: an LF that belongs to it comes by itself, where it means nothing.
 _END = re.compile(rb"(?:\r\n|\n)[\r\n]|\r\r")
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 _BOM = b"\xef\xbb\xbf"
@@ -46,14 +46,26 @@ class Events:
         self._pending = b""
         self._searched = 0  # so many bytes of what is pending hold no end
         self._too_long = False
+        self._after_cr = False  # an LF that comes now belongs to the event before
 
     def feed(self, block: bytes) -> Iterator[Event]:
         """The events that this block completes."""
+        if not block:
+            return
         text = self._pending + block if self._pending else block
         start, search = 0, self._searched
+        if self._after_cr:
+            self._after_cr = False
+            if text.startswith(b"\n"):
+                yield Event(b"\n", None)
+                start = search = 1
         while (found := _END.search(text, search)) is not None:
             yield self._event(text[start : found.end()])
             start = search = found.end()
+            if text[start - 1] == 13 and text[start : start + 1] == b"\n":
+                yield Event(b"\n", None)
+                start = search = start + 1
+        self._after_cr = start == len(text) and text[-1] == 13
         self._pending = text[start:]
         self._searched = max(len(self._pending) - 2, 0)  # an end has three bytes at most
         if len(self._pending) > self._limit:
@@ -74,7 +86,7 @@ class Events:
         whole = text if end == len(text) else text[:end]
         if b"\r" in whole or b"\n\n\n" in whole or not may_pass(whole):
             return None
-        self._pending, self._searched = text[end:], 0
+        self._pending, self._searched, self._after_cr = text[end:], 0, False
         return whole
 
     @property

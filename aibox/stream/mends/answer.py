@@ -28,6 +28,8 @@ _HINTS: dict[str, tuple[bytes, ...]] = {
     ),
 }
 DONE = b"[DONE]"
+# What a chunk of another shape than the API's leads to. It is no use to a client, but it is his.
+_STRANGE = (TypeError, ValueError, LookupError, AttributeError)
 
 
 def mends_of(api: str, asked: Asked) -> dict[str, Mend]:
@@ -70,7 +72,7 @@ class Answer:
         self._events = Events(event_bytes)
         self._quiet = False
         self.outcome = Outcome(asked.choices)
-        self.unreadable = 0  # events that were no JSON object, passed on
+        self.unreadable = 0  # events that were no answer of this API, passed on
         self.cut = False  # the server ended in the middle
 
     # --- streamed -------------------------------------------------------------------------------
@@ -142,10 +144,14 @@ class Answer:
         if chunk is None:
             self.unreadable += 1
             return event.raw
-        self.outcome.see(chunk)
-        if self.outcome.broken:
-            return self._held_back() + event.raw
-        out = b"".join([self._written(piece) for piece in self._mended(event, chunk)])
+        try:
+            self.outcome.see(chunk)
+            if self.outcome.broken:
+                return self._held_back() + event.raw
+            out = b"".join([self._written(piece) for piece in self._mended(event, chunk)])
+        except _STRANGE:
+            self.unreadable += 1
+            return event.raw
         self._quiet = self.outcome.speaking and all(mend.quiet for mend, _ in self._mends)
         return out
 
@@ -175,7 +181,15 @@ class Answer:
         """The body with the same mends. One that is no answer stays as it is."""
         answer = _parsed(body)
         if answer is None:
+            self.unreadable += 1
             return body
+        try:
+            return self._whole(answer, body)
+        except _STRANGE:
+            self.unreadable += 1
+            return body
+
+    def _whole(self, answer: Chunk, body: bytes) -> bytes:
         self.outcome.see(answer)
         if self._api == "chat" and isinstance(answer.get("choices"), list):
             choices = [self._choice(answer, choice) for choice in answer["choices"]]

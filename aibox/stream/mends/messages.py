@@ -219,6 +219,7 @@ class TextMend:
     def _inserted(self, part: Thinking | Call) -> list[Piece]:
         """A whole block, between what was said before and what comes."""
         pieces: list[Piece] = []
+        self._start = None
         if self._open:
             pieces.append(Piece({"type": "content_block_stop", "index": self._number}))
             self._open = False
