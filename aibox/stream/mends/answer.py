@@ -90,8 +90,8 @@ class Answer:
 
         An answer that is not whole ends with an error in the API's own form.
         """
-        rest = self._events.rest()
-        data = data_of(rest) if self._events.between else None
+        rest, between = self._events.rest(), self._events.between
+        data = data_of(rest) if between else None
         readable = data is not None and (data == DONE or _parsed(data) is not None)
         out = self._event(Event(rest, data)) if readable else b""
         held = self._held_back()
@@ -101,6 +101,7 @@ class Answer:
             out += b"\n\n"
         if not said_so:
             return out + held + (b"" if readable else rest)
+        out = out if between else rest + b"\n\n"
         words = "The model server ended in the middle of the answer. Send the request again."
         return out + held + error_event(self._api, words, self.outcome.number)
 
