@@ -29,7 +29,7 @@ from tests.stream.rows import (
     text,
     text_start,
 )
-from tests.stream.scripted import JSON, SSE, Die, Script, Wait, doors, until
+from tests.stream.scripted import JSON, SSE, Die, Script, Step, Wait, doors, until
 
 HELLO = stream([*said("Hello"), STOP])
 KEYS = Keys({"laptop": "sk-laptop-1", "desk": "sk-desk-2"})
@@ -75,7 +75,7 @@ async def test_a_body_passes_untouched(path: str) -> None:
 @in_a_loop
 async def test_a_stream_passes_as_it_comes() -> None:
     end = HELLO.index(b"\n\n") + 2
-    steps = [HELLO[:40], HELLO[40:end], Wait(1), HELLO[end:]]
+    steps: list[Step] = [HELLO[:40], HELLO[40:end], Wait(1), HELLO[end:]]
     async with doors(Script(steps)) as d, d.ask() as got:
         assert got.headers["Content-Type"] == SSE["Content-Type"]
         began = time.monotonic()
@@ -544,7 +544,7 @@ async def test_a_thousand_connections_at_once() -> None:
 
         async def one() -> bool:
             async with d.ask() as got:
-                return await got.read() == HELLO
+                return bool(await got.read() == HELLO)
 
         assert all(await asyncio.gather(*(one() for _ in range(1000))))
         assert d.value("active_streams") == 0
