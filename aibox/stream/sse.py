@@ -22,6 +22,8 @@ class Event:
 
     def with_data(self, data: bytes) -> bytes:
         """The event with one data line instead of its own; everything else stays as it is."""
+        if self.data is not None and len(self.raw) == len(self.data) + 8 and _is_plain(self.raw):
+            return b"data: %b\n\n" % data
         lines, ends = _lines(self.raw), _LINE_END.findall(self.raw)
         ends += [b""] * (len(lines) - len(ends))
         out, put = [], False
@@ -59,9 +61,9 @@ class Events:
             if text.startswith(b"\n"):
                 yield Event(b"\n", None)
                 start = search = 1
-        while (found := _END.search(text, search)) is not None:
-            yield self._event(text[start : found.end()])
-            start = search = found.end()
+        while (end := _end_of_event(text, search)) > 0:
+            yield self._event(text[start:end])
+            start = search = end
             if text[start - 1] == 13 and text[start : start + 1] == b"\n":
                 yield Event(b"\n", None)
                 start = search = start + 1
@@ -106,11 +108,24 @@ class Events:
         return Event(raw, data_of(raw))
 
 
+def _end_of_event(text: bytes, start: int) -> int:
+    """Behind the first blank line from here on; -1 without one."""
+    end = text.find(b"\n\n", start) + 2
+    if b"\r" not in text:
+        return end if end > 1 else -1
+    found = _END.search(text, start)
+    return found.end() if found else -1
+
+
 def data_of(raw: bytes) -> bytes | None:
     """The data lines of an event, joined by LF; None without any."""
-    if raw.startswith(b"data: ") and raw.endswith(b"\n\n") and raw.count(b"\n") == 2:
-        return raw[6:-2] if b"\r" not in raw else _joined(raw)
-    return _joined(raw)
+    return raw[6:-2] if _is_plain(raw) else _joined(raw)
+
+
+def _is_plain(raw: bytes) -> bool:
+    """Whether it is one data line, as servers write it."""
+    framed = raw.startswith(b"data: ") and raw.endswith(b"\n\n")
+    return framed and raw.count(b"\n") == 2 and b"\r" not in raw
 
 
 def _joined(raw: bytes) -> bytes | None:

@@ -19,7 +19,7 @@ from aibox.stream.sse import Event, Events, data_of
 # An event without any of these concerns no mend, as long as none of them waits for something. What
 # stands here may only be too much: an event that is looked at without need passes all the same.
 _HINTS: dict[str, tuple[bytes, ...]] = {
-    "chat": (b'"reasoning', b'"tool_calls', b"<", b"\\u003c", b'"error', b"usage", b"[DONE]"),
+    "chat": (b'"tool_calls', b"<", b"\\u003c", b'"error', b"usage", b"[DONE]"),
     "completions": (b'"error', b"usage", b"[DONE]"),
     "responses": (b'"response.', b'"error', b"[DONE]"),
     "messages": (
@@ -27,6 +27,8 @@ _HINTS: dict[str, tuple[bytes, ...]] = {
         *(b"<", b"\\u003c", b"thinking", b'"error', b"usage"),
     ),
 }
+_THINKING = b'"reasoning'  # in chat: concerns those mends alone that are about it
+_ABOUT_THINKING = ("answer_in_reasoning", "reasoning_names")
 DONE = b"[DONE]"
 # What a chunk of another shape than the API's leads to. It is no use to a client, but it is his.
 _STRANGE = (TypeError, ValueError, LookupError, AttributeError)
@@ -34,26 +36,27 @@ _STRANGE = (TypeError, ValueError, LookupError, AttributeError)
 
 def mends_of(api: str, asked: Asked) -> dict[str, Mend]:
     """The mends of an answer by name, in the order in which they work."""
+    found: dict[str, Mend] = {}
     if api == "chat":
-        return {
-            "answer_in_reasoning": chat.AnswerInReasoning(thinking_off=asked.thinking_off),
-            "think_tag": chat.TextMend(ThinkTag),
-            "tool_call_text": chat.TextMend(lambda: SpeltCalls(asked.tools)),
-            "late_name": chat.LateName(),
-            "null_fields": chat.NullFields(),
-            "tool_arguments": chat.ToolArguments(),
-            "finish_reason": chat.FinishReason(),
-            "reasoning_names": chat.ReasoningNames(),
-        }
-    if api == "messages":
-        return {
-            "answer_in_reasoning": messages.AnswerInReasoning(thinking_off=asked.thinking_off),
-            "think_tag": messages.TextMend(ThinkTag),
-            "tool_call_text": messages.TextMend(lambda: SpeltCalls(asked.tools)),
-            "tool_arguments": messages.ToolArguments(),
-            "finish_reason": messages.FinishReason(),
-        }
-    return {}
+        if asked.thinking_off:
+            found["answer_in_reasoning"] = chat.AnswerInReasoning()
+        found["think_tag"] = chat.TextMend(ThinkTag)
+        if asked.tools:
+            found["tool_call_text"] = chat.TextMend(lambda: SpeltCalls(asked.tools))
+        found["late_name"] = chat.LateName()
+        found["null_fields"] = chat.NullFields()
+        found["tool_arguments"] = chat.ToolArguments()
+        found["finish_reason"] = chat.FinishReason()
+        found["reasoning_names"] = chat.ReasoningNames()
+    elif api == "messages":
+        if asked.thinking_off:
+            found["answer_in_reasoning"] = messages.AnswerInReasoning()
+        found["think_tag"] = messages.TextMend(ThinkTag)
+        if asked.tools:
+            found["tool_call_text"] = messages.TextMend(lambda: SpeltCalls(asked.tools))
+        found["tool_arguments"] = messages.ToolArguments()
+        found["finish_reason"] = messages.FinishReason()
+    return found
 
 
 class Answer:
@@ -66,8 +69,13 @@ class Answer:
         self._choices = asked.choices
         self._hints = _HINTS.get(api, ())
         found = mends_of(api, asked)
-        self._mends = [(found[name], modes[name]) for name in found if modes[name] != "off"]
         self._named = {name: mend for name, mend in found.items() if modes[name] != "off"}
+        self._mends = [(mend, modes[name]) for name, mend in self._named.items()]
+        self._about_thinking = [
+            (self._named[name], modes[name])
+            for name in _ABOUT_THINKING
+            if api == "chat" and name in self._named
+        ]
         self._errors = modes["error_event"]
         self._events = Events(event_bytes)
         self._quiet = False
@@ -79,7 +87,7 @@ class Answer:
 
     def feed(self, block: bytes) -> bytes:
         """What goes to the client for a block from the server; perhaps nothing yet."""
-        if self._quiet:
+        if self._quiet:  # nothing is held back or expected
             whole = self._events.uncut(block, self._unconcerned)
             if whole is not None:
                 return whole
@@ -122,48 +130,67 @@ class Answer:
         return int(getattr(watched, "malformed", 0))
 
     def _held_back(self) -> bytes:
-        pieces: list[Piece] = []
+        pieces: Sequence[Piece] = []
         for mend, mode in self._mends:
-            after = [new for piece in pieces for new in mend.feed(piece)] + list(mend.rest())
+            after = [*_fed(mend, pieces), *mend.rest()]
             if mode == "on":
                 pieces = after
-        return b"".join([self._written(piece) for piece in pieces])
+        return self._all_written(pieces)
 
     def _unconcerned(self, events: bytes) -> bool:
-        if any(hint in events for hint in self._hints):
-            return False
+        return not (self._about_thinking and _THINKING in events) and self._plain(events)
+
+    def _plain(self, events: bytes) -> bool:
+        """Whether they hold words alone, said or thought."""
+        for hint in self._hints:
+            if hint in events:
+                return False
         unfinished = events.count(b'"finish_reason":null') + events.count(b'"finish_reason": null')
         return events.count(b"finish_reason") == unfinished
 
     def _event(self, event: Event) -> bytes:
-        if event.data is None or (self._quiet and self._unconcerned(event.data)):
+        data = event.data
+        plain = data is not None and self._quiet and self._plain(data)
+        if data is None or (plain and not (self._about_thinking and _THINKING in data)):
             return event.raw
-        if event.data == DONE:
+        if data == DONE:
             self.outcome.done()
             return self._held_back() + event.raw
-        chunk = _parsed(event.data)
-        if chunk is None:
-            self.unreadable += 1
-            return event.raw
         try:
-            self.outcome.see(chunk)
-            if self.outcome.broken:
-                return self._held_back() + event.raw
-            out = b"".join([self._written(piece) for piece in self._mended(event, chunk)])
+            chunk = _parsed(data) or {}  # what is empty is no answer either
+            if plain:
+                return self._all_written(self._mended(event, chunk, self._about_thinking))
+            return self._seen(event, chunk)
         except _STRANGE:
             self.unreadable += 1
             return event.raw
+
+    def _seen(self, event: Event, chunk: Chunk) -> bytes:
+        self.unreadable += not chunk
+        self.outcome.see(chunk)
+        if self.outcome.broken:
+            return self._held_back() + event.raw
+        out = self._all_written(self._mended(event, chunk, self._mends))
         self._quiet = self.outcome.speaking and all(mend.quiet for mend, _ in self._mends)
         return out
 
-    def _mended(self, event: Event | None, chunk: Chunk) -> Sequence[Piece]:
+    def _all_written(self, pieces: Sequence[Piece]) -> bytes:
+        if len(pieces) == 1:
+            return self._written(pieces[0])
+        return b"".join([self._written(piece) for piece in pieces])
+
+    def _mended(
+        self, event: Event | None, chunk: Chunk, mends: list[tuple[Mend, Mode]]
+    ) -> Sequence[Piece]:
         first = Piece(chunk, event, mended=False)
         pieces: Sequence[Piece] = _one_choice_each(first)
         split = pieces
-        for mend, mode in self._mends:
-            after = [new for piece in pieces for new in mend.feed(piece)]
+        for mend, mode in mends:
+            after = _fed(mend, pieces)
             if mode == "on":
                 pieces = after
+        if len(pieces) == 1 and pieces[0] is first:
+            return pieces
         same = len(pieces) == len(split) and all(a is b for a, b in zip(pieces, split, strict=True))
         return [first] if same else pieces
 
@@ -213,7 +240,7 @@ class Answer:
                 for number, call in enumerate(calls)
             ]
         chunk = {"id": answer.get("id"), "choices": [{**choice, "delta": delta}]}
-        pieces = self._mended(None, chunk)
+        pieces = self._mended(None, chunk, self._mends)
         if len(pieces) == 1 and not pieces[0].mended:
             return choice
         return _message_of(choice, message, [piece.chunk["choices"][0] for piece in pieces])
@@ -221,7 +248,7 @@ class Answer:
     def _message(self, answer: Chunk) -> Chunk:
         pieces: list[Piece] = []
         for chunk in _as_events(answer):
-            pieces += self._mended(None, chunk)
+            pieces += self._mended(None, chunk, self._mends)
         if not any(piece.mended for piece in pieces):
             return answer
         blocks: dict[int, Chunk] = {}
@@ -229,6 +256,12 @@ class Answer:
         for piece in pieces:
             reason = _taken_up(piece.chunk, blocks, reason)
         return {**answer, "content": list(blocks.values()), "stop_reason": reason}
+
+
+def _fed(mend: Mend, pieces: Sequence[Piece]) -> Sequence[Piece]:
+    if len(pieces) == 1:
+        return mend.feed(pieces[0])
+    return [new for piece in pieces for new in mend.feed(piece)]
 
 
 def _parsed(data: bytes) -> Chunk | None:

@@ -60,7 +60,7 @@ class Arguments:
     def feed(self, text: str) -> str:
         """What of this text may pass: all up to the end of the object. The rest is kept."""
         end = 0 if self._complete else self._end_in(text)
-        if end is None or not text[end:].strip():
+        if end is None or not (self.tail + text[end:]).strip():
             self._parts.append(text)
             return text
         self._parts.append(text[:end])

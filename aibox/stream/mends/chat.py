@@ -33,14 +33,10 @@ class ReasoningNames(HoldsNothing):
 
 
 class AnswerInReasoning(HoldsNothing):
-    """With thinking off there is no thinking: what has its name is the answer."""
-
-    def __init__(self, *, thinking_off: bool) -> None:
-        super().__init__()
-        self._thinking_off = thinking_off
+    """Of a request with thinking off. There is no thinking: what has its name is the answer."""
 
     def feed(self, piece: Piece) -> Sequence[Piece]:
-        choice = only_choice(piece.chunk) if self._thinking_off else None
+        choice = only_choice(piece.chunk)
         if choice is None:
             return [piece]
         delta = choice["delta"]

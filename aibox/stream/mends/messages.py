@@ -21,16 +21,15 @@ def _delta(chunk: Chunk) -> Chunk:
 
 
 class AnswerInReasoning(HoldsNothing):
-    """With thinking off there is no thinking: a block of it is the answer's text."""
+    """Of a request with thinking off. There is no thinking: a block of it is the answer's text."""
 
-    def __init__(self, *, thinking_off: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._thinking_off = thinking_off
         self._blocks: set[Any] = set()
 
     def feed(self, piece: Piece) -> Sequence[Piece]:
         chunk = piece.chunk
-        if self._thinking_off and _block(chunk).get("type") == "thinking":
+        if _block(chunk).get("type") == "thinking":
             self.count += 1
             self._blocks.add(chunk.get("index"))
             block = {"type": "text", "text": _block(chunk).get("thinking") or ""}
