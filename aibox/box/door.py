@@ -19,6 +19,7 @@ from typing import Any
 from aibox.box import venv
 from aibox.box.job import JobError, Progress, Spec, write_whole
 from aibox.box.service import Service, Start, synced, text_in
+from aibox.decide.secrecy import without_secrets
 
 POLL_S = 0.5
 ANSWER_S = 30.0  # for the names of the models, which the server itself may have to tell
@@ -130,19 +131,21 @@ def wait_until_ready(service: Service, start: Start, spec: Spec, progress: Progr
         found = service.properties()
         state = found.get("ActiveState")
         if found["InvocationID"] != start.invocation or state in ("failed", "inactive"):
-            raise JobError(ended(service, start), f"{spec['unit']} that goes on running", "")
+            lasting = f"{spec['unit']} that goes on running"
+            raise JobError(told(service, start, "ended"), lasting, "")
         if state == "active" and ask(spec, spec["ready"], None)[0] == 200:
             return
         if seconds > spec["seconds"]:
-            found_ = f"{spec['unit']} has not answered {spec['ready']} in {seconds:.0f} s"
-            raise JobError(found_, "an answer of 200", "")
-        progress.say(round(seconds), None, "seconds")
+            silent = f"has not answered {spec['ready']} in {seconds:.0f} s"
+            raise JobError(told(service, start, silent), "an answer of 200", "")
+        progress.say()
         time.sleep(POLL_S)
 
 
-def ended(service: Service, start: Start) -> str:
+def told(service: Service, start: Start, what: str) -> str:
+    """What became of it, and the last lines of its journal, without what looks like a secret."""
     said = service.journal(start.asked, start.invocation or None)[-SAID:]
-    return "\n".join([f"{service.name} ended:", *said])
+    return "\n".join([f"{service.name} {what}:", *map(without_secrets, said)])
 
 
 def key_in(path: str | None) -> str | None:

@@ -20,6 +20,7 @@ import pytest
 from aibox.decide.pins import judge_paths, read_by_vllm
 from aibox.decide.weights import WeightsLock
 from tasks import first_pin, hub_token, pin
+from tasks.given_secrets import SecretError
 from tests.rehearsal.emulation.hub import MODELS, PROJECT, Hub
 
 NAME = "tiny-qwen3.5-mtp"
