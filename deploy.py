@@ -16,6 +16,7 @@ from tasks import (
     proof,
     release,
     server,
+    stream,
     vram,
     weights,
 )
@@ -33,6 +34,7 @@ if box:
     release.built(box=box)
     weights.arrived(box=box)
     server.running(box=box)
+    stream.running(box=box)
     gateway.running(box=box)
     proof.served(box=box)
     plan.shown(box)

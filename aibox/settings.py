@@ -58,6 +58,7 @@ from aibox.kinds import (
     UserName,
     VllmVersion,
 )
+from aibox.stream.mends import DEFAULTS
 
 __all__ = [
     "ReleaseFile",
@@ -152,6 +153,9 @@ class Settings(_Strict):
     cache_folder: BoxFolder = Field(description="an absolute path, text")
     stream: bool | None = Field(description="True, False or None")
     stream_port: int = Field(ge=1, le=65535, description="a port, a whole number 1 to 65535")
+    stream_mends: dict[str, Literal["on", "count", "off"]] = Field(
+        description='a mapping of mends to "on", "count" or "off"'
+    )
     gateway: bool | None = Field(description="True, False or None")
     gateway_port: int = Field(ge=1, le=65535, description="a port, a whole number 1 to 65535")
     gateway_upstream: Url | None = Field(description="an http or https URL, text, or None")
@@ -543,6 +547,14 @@ def _check_ports(settings: Settings) -> list[str]:
     return faults
 
 
+def _check_mends(settings: Settings) -> list[str]:
+    return [
+        f"stream_mends.{name}: no mend has this name{did_you_mean(name, DEFAULTS)}"
+        for name in settings.stream_mends
+        if name not in DEFAULTS
+    ]
+
+
 def _check_needs(settings: Settings) -> list[str]:
     floor, version = settings.card.needs.vllm, settings.vllm_version
     # A local version such as 0.31.0+patched counts as 0.31.0.
@@ -606,6 +618,7 @@ _CHECKS: tuple[tuple[frozenset[str], Callable[[Settings], list[str]]], ...] = (
     (frozenset({"card", "flags"}), _check_utilization),
     (frozenset({"card", "flags"}), _check_context),
     (frozenset({"server_port", "stream", "stream_port", "gateway", "gateway_port"}), _check_ports),
+    (frozenset({"stream_mends"}), _check_mends),
     (frozenset({"card", "vllm_version"}), _check_needs),
     (frozenset({"vllm_version", "locks_folder"}), _check_locks),
     (frozenset({"vllm_version", "release_patches"}), _check_patches),

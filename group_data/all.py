@@ -19,6 +19,7 @@ retry_failed = False  # True: try a unit again that failed its gate (--data retr
 # The doors to it, for other machines (docs/doors.md)
 stream = None  # the stream filter: True, False, or None: on unless a stranger holds its port
 stream_port = 4000  # TCP port, 1 to 65535
+stream_mends: dict[str, str] = {}  # {"think_tag": "on"}: on, count or off, see docs/doors.md
 gateway = None  # LiteLLM: True, False, or None: on unless a stranger holds its port
 gateway_port = 4001  # TCP port, 1 to 65535
 gateway_upstream = None  # URL that LiteLLM asks; None: the filter where it stands, else the server

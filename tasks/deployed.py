@@ -9,9 +9,8 @@ from typing import Any
 from pyinfra import host
 from pyinfra.api import operation
 
-from aibox.decide.doors import GATEWAY
 from aibox.decide.manifest import DEPLOYED, FORMAT
-from tasks import aibox_wheel, gateway, ledger
+from tasks import aibox_wheel, ledger, standing_doors
 from tasks.box import AIBOX_FOLDER, Box
 from tasks.operations import Commands, file_in_place
 
@@ -51,8 +50,7 @@ def content(box: Box, told: ledger.Ledger) -> dict[str, Any]:
 
 def doors_of(box: Box) -> dict[str, Any]:
     """What stands before the server: {name: where it is reached, what it is made of}."""
-    standing = {GATEWAY: gateway.wanted} if box.doors.gateway.on else {}
-    found = {door: wanted(box) for door, wanted in standing.items()}
+    found = {one.door: one for one in standing_doors.wanted(box)}
     return {
         door.name: {
             "title": door.title,

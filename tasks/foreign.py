@@ -7,10 +7,9 @@ from typing import Any
 
 from pyinfra import host, state
 
-from aibox.decide.doors import GATEWAY
 from aibox.decide.foreign import Declared, foreign_in, sort
 from aibox.decide.refusal import Refusal
-from tasks import drift_report, gateway, ledger, preflight
+from tasks import drift_report, ledger, preflight, standing_doors
 from tasks.box import Box
 from tasks.facts import Probe
 from tasks.operations import say_refusal
@@ -43,8 +42,7 @@ def declared_of(box: Box) -> Declared:
     told = ledger.of(host)
     variables: dict[str, list[str]] = {unit: [] for unit in told.units}
     variables[box.unit] = list(box.serving.environment)
-    if box.doors.gateway.on:
-        variables[GATEWAY.unit] = list(gateway.environment(box))
+    variables |= {one.door.unit: list(one.environment) for one in standing_doors.wanted(box)}
     return Declared(
         files=list(told.files), groups=told.groups, users=list(told.users), variables=variables
     )

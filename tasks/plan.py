@@ -13,7 +13,7 @@ from aibox.decide.doors import plan_rows
 from aibox.decide.figures import GB
 from aibox.decide.plan import Fetch, PlanFacts, Rate, Service, disk_changes, rows
 from aibox.decide.preflight import to_write
-from tasks import doors, first_pin, gateway, page, preflight
+from tasks import doors, first_pin, page, preflight, standing_doors
 from tasks.box import STATE_FOLDER, Box
 from tasks.facts import Discovery, LaidFile
 from tasks.preflight import Seen
@@ -95,8 +95,9 @@ def fetched(box: Box, seen: Seen, due: Collection[str]) -> tuple[list[Fetch], Ra
     if any(name.startswith("Release | vLLM") for name in due):
         release = f"vLLM {box.release.release_id} and what it needs"
         found.append(Fetch(release, round(box.settings.release_fetch_gb * GB)))
-    if any(name.startswith("Gateway | Venv") for name in due):
-        found.append(Fetch("LiteLLM and what it needs", gateway.FETCH))
+    for door, venv in standing_doors.venvs().items():
+        if any(f"| Venv {venv.id} of {door.title}" in name for name in due):
+            found.append(Fetch(f"{door.title} and what it needs", venv.fetch))
     weights, rate = missing_weights(box, sum(one.size or 0 for one in found))
     return [*found, *weights], rate
 

@@ -13,7 +13,7 @@ from pyinfra.connectors.ssh import connector_data_meta
 
 from aibox.decide import manifest, takeover
 from aibox.decide.access import judge_login
-from aibox.decide.doors import DOORS, GATEWAY, Standing
+from aibox.decide.doors import DOORS, Standing
 from aibox.decide.driver import DriverWanted, install_reasons
 from aibox.decide.driver_evidence import Evidence
 from aibox.decide.driver_refusals import RepositoryAnswer
@@ -30,7 +30,7 @@ from aibox.settings import (
     release_lock,
     wanted_from,
 )
-from tasks import discovery, door_keys, doors, drift_report, first_pin, gateway
+from tasks import discovery, door_keys, doors, drift_report, first_pin, standing_doors
 from tasks.box import PROJECT, Box, Places
 from tasks.facts import Login, Probe
 from tasks.first_pin import Pinned
@@ -113,7 +113,7 @@ def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusa
     answer = host.get_fact(Probe, "system", json.dumps(asked(settings, places)))
     report = BoxReport.parse(json.dumps(answer))
     standing = doors.judged(settings, report)
-    needs = doors.needs(report, standing, {GATEWAY: gateway.venv()})
+    needs = doors.needs(report, standing, standing_doors.venvs())
     wanted = replace(wanted_from(settings, lock), doors=needs)
     wanted_driver = driver_wanted_from(settings, lock, report.os_id, report.os_version)
     evidence = evidence_of(wanted_driver.cuda)
@@ -169,8 +169,8 @@ def asked(settings: Settings, box: Places | None) -> dict[str, Any]:
         sizes[box.weights_folder] = [box.weights_folder, box.partial_weights_folder]
     if box:
         sizes[box.release_folder] = [f"{box.release_folder}/release.json"]
-    venv = gateway.venv().folder
-    sizes[venv] = [f"{venv}/release.json"]
+    for venv in standing_doors.venvs().values():
+        sizes[venv.folder] = [f"{venv.folder}/release.json"]
     folders = [settings.releases_folder, settings.models_folder, settings.cache_folder]
     return {
         "folders": [PACKAGES_FOLDER, *folders, *(door.root for door in DOORS)],

@@ -166,6 +166,39 @@ def reached_at(address: str) -> str:
 # --- what it is told -----------------------------------------------------------------------------
 
 
+def stream_config(
+    address: str,
+    port: int,
+    server_port: int,
+    mends: Mapping[str, str],
+    thinking: bool,
+    keys_file: str | None,
+    metrics_from: Sequence[str],
+) -> str:
+    """The filter's configuration, see aibox/stream/config.py."""
+    config = {
+        "address": address,
+        "port": port,
+        "upstream": f"http://127.0.0.1:{server_port}",
+        "mends": dict(mends),
+        "thinking": thinking,
+        "keys_file": keys_file,
+        "metrics_allowed": list(metrics_from),
+    }
+    return json.dumps(config, indent=1) + "\n"
+
+
+def thinks(flags: Mapping[str, object]) -> bool:
+    """Whether the server thinks where a request does not say."""
+    told = flags.get("default-chat-template-kwargs")
+    if isinstance(told, str):
+        try:
+            told = json.loads(told)
+        except ValueError:
+            return True
+    return not isinstance(told, Mapping) or told.get("enable_thinking") is not False
+
+
 def gateway_config(names: Sequence[str], upstream: str, context: int) -> str:
     """LiteLLM's configuration, as JSON, which is YAML too. names: all that the server answers to.
     context: tokens."""
