@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from typing import Any
 
 from pyinfra import host
 from pyinfra.api import QuoteString, StringCommand, operation
@@ -100,15 +101,15 @@ def made(path: str) -> Commands:
     """A key that is made on the box, once, and is known nowhere else."""
     told(path)
     found = host.get_fact(Probe, "secret", json.dumps({"path": path}))
-    if is_roots_own(found):
+    if is_roots_own(found) and not found["is_empty"]:
         host.noop(f"{path} is there")
         return
     quoted = QuoteString(path)
-    if found:
+    if found and not found["is_empty"]:
         because(host, f"{path} is {found['owner']} {found['mode']}, not root:root 600")
         yield StringCommand("chown root:root", quoted, "&& chmod 600", quoted)
         return
-    because(host, f"{path} is not there")
+    because(host, f"{path} is empty" if found else f"{path} is not there")
     yield StringCommand("sh -c", QuoteString(MAKE), "make", quoted)
 
 
@@ -128,7 +129,7 @@ def told(path: str) -> None:
     ledger.of(host).files[path] = secret
 
 
-def is_roots_own(found: dict[str, str] | None) -> bool:
+def is_roots_own(found: dict[str, Any] | None) -> bool:
     return found is not None and (found["owner"], found["mode"]) == ("root:root", "600")
 
 

@@ -195,6 +195,7 @@ def switched(wanted: Wanted) -> Commands:
         "record": door.record,
         "identity": doors.identity(files),
         "venv": wanted.venv.folder,
+        "restart": reasons != [doors.STARTING],
     }
     yield job_command(f"{door.name}-switch", AIBOX, "door", spec)
 

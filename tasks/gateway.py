@@ -102,6 +102,11 @@ def command(box: Box) -> list[list[str]]:
 def credentials(box: Box) -> list[str]:
     """name:path, as LoadCredential= has them. The filter's key only where the filter is asked."""
     given = {"master-key": doors.MASTER_KEY, "keys": doors.GATEWAY_KEYS}
-    if box.doors.stream.on and box.settings.gateway_upstream is None and door_keys.stream_keys():
+    if asks_the_filter(box) and door_keys.stream_keys():
         given["upstream-keys"] = doors.STREAM_KEYS
     return [f"{name}:{path}" for name, path in given.items()]
+
+
+def asks_the_filter(box: Box) -> bool:
+    where = f"http://{doors.reached_at(box.settings.doors_address)}:{box.settings.stream_port}"
+    return box.doors.stream.on and box.doors.upstream == where

@@ -31,7 +31,8 @@ def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
 
     spec: {"name", "unit", "files": {path: text}, "url": its base address, "ready": the path that
     answers 200, "key_file": with the key that opens it, or null, "models": names that it must know,
-    "seconds": how long it may take, "record": path, "identity", "venv": folder}. Raises JobError.
+    "seconds": how long it may take, "record": path, "identity", "venv": folder, "restart": false
+    where it is only waited for}. Raises JobError.
     """
     service = Service(spec["unit"])
     before = Before(Path(spec["record"]).with_suffix(".before"), service)
@@ -41,7 +42,7 @@ def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
         progress.step(f"starting {spec['unit']}")
         lay(spec["files"])
         service.reload()
-        pass_gate(service, service.restart(), spec, progress)
+        pass_gate(service, begun(service, spec["restart"]), spec, progress)
     except (JobError, OSError, subprocess.CalledProcessError) as error:
         progress.step("putting back what was there")
         then = before.put_back()
@@ -51,6 +52,14 @@ def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
     before.forget()
     only_venv(Path(spec["venv"]))
     return {"seconds": seconds}
+
+
+def begun(service: Service, restart: bool) -> Start:
+    """The start that has to pass: a new one, or the one that is under way."""
+    found = service.properties()
+    if restart or found.get("ActiveState") not in ("activating", "active"):
+        return service.restart()
+    return Start(found["InvocationID"], time.time())
 
 
 def failure(spec: Spec, service: Service, error: Exception, then: str) -> JobError:

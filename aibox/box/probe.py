@@ -722,7 +722,7 @@ def file_text(path: str) -> dict[str, str] | None:
     return None if text is None else {"text": text, "owner": owner, "mode": mode}
 
 
-def secret(asked: dict[str, Any]) -> dict[str, str] | None:
+def secret(asked: dict[str, Any]) -> dict[str, Any] | None:
     """Owner, mode and a salted sum of a file that only root may read: its content stays here."""
     path = Path(asked["path"])
     try:
@@ -735,6 +735,7 @@ def secret(asked: dict[str, Any]) -> dict[str, str] | None:
         "mode": f"{status.st_mode & 0o7777:o}",
         "salt": salt,
         "sum": hashlib.sha256(salt.encode() + content).hexdigest(),
+        "is_empty": not content.strip(),
     }
 
 

@@ -238,6 +238,9 @@ def gateway_config(names: Sequence[str], upstream: str, context: int) -> str:
 # --- what makes it due ---------------------------------------------------------------------------
 
 
+STARTING = "it is starting by itself; waiting for it"  # alone, no reason to start it anew
+
+
 def identity(files: Mapping[str, str]) -> str:
     """The sum of everything that a door is made of but its keys: {path: text}."""
     return hashlib.sha256(json.dumps(dict(files), sort_keys=True).encode()).hexdigest()
@@ -264,7 +267,7 @@ def _file_reasons(path: str, text: str, there: Mapping[str, Any]) -> list[str]:
 def _process_reasons(door: Door, found: Mapping[str, Any]) -> list[str]:
     unit = found["unit"]
     if unit.get("ActiveState") == "activating":
-        return ["it is starting by itself; waiting for it"]
+        return [STARTING]
     if unit.get("ActiveState") != "active" or found["started"] is None:
         return [f"it does not run ({unit.get('ActiveState', 'unknown')})"]
     if unit.get("NeedDaemonReload") == "yes":

@@ -34,6 +34,7 @@ DOOR_FILES = tuple(
     for door in DOORS
     for path in (*door.files, *door.keys, f"{door.root}/current", f"{door.root}/.current.new")
 )
+OWN_UNITS = (driver_sources.POWER_UNIT, *(door.unit for door in DOORS))
 BOOT_FILES = (driver_sources.MODPROBE, driver_sources.MODULES_LOAD)
 PACKAGE_JOBS = ("aibox-driver.service", "aibox-cuda.service", "aibox-modules.service")
 
@@ -128,7 +129,7 @@ def question(
     releases += [door.root for door in DOORS if door.root in made]
     return {
         "units": units,
-        "others": sorted(set(brought.get("enabled", [])) - {*units, driver_sources.POWER_UNIT}),
+        "others": sorted(set(brought.get("enabled", [])) - {*units, *OWN_UNITS}),
         "files": sorted({*known, *deployed.get("files", {})}),
         "releases": list(dict.fromkeys(releases)),
         "models": list(dict.fromkeys(models)),

@@ -64,10 +64,13 @@ def keys_in(text: str) -> dict[str, str]:
 
 
 def name_of(given: str, keys: Mapping[str, str]) -> str | None:
-    """The name of a key; None for one that is not known. Every key is compared to its end."""
+    """The name of a key; None for one that is not known, or where none was given.
+
+    Every key is compared to its end.
+    """
     wanted, found = given.removeprefix("Bearer ").strip().encode(), None
     for name, key in keys.items():
-        if hmac.compare_digest(wanted, key.encode()):
+        if wanted and hmac.compare_digest(wanted, key.encode()):
             found = name
     return found
 
@@ -80,8 +83,8 @@ def credential(name: str) -> str:
 
 @cache
 def keys() -> dict[str, str]:
-    """The master key and those beside it."""
-    return {MASTER: credential("master-key").strip(), **keys_in(credential("keys"))}
+    """The master key and those beside it. Raises ValueError: without a master key nobody serves."""
+    return keys_in(f"{MASTER}: {credential('master-key').strip()}\n{credential('keys')}")
 
 
 async def key_checked(request: Any, api_key: str) -> Any:  # noqa: ARG001  LiteLLM passes it by name

@@ -248,11 +248,45 @@ def test_what_is_no_key_is_said_without_it(text: str, said: str) -> None:
         ("sk-01234567890", None),
         ("", None),
         ("Bearer ", None),
+        ("Bearer", None),
         ("ключ", None),
     ],
 )
 def test_a_key_has_a_name(given: str, name: str | None) -> None:
     assert code.name_of(given, {"al": "sk-0123456789", "bo": "sk-9876543210"}) == name
+
+
+def test_no_key_at_all_opens_nothing() -> None:
+    assert code.name_of("", {"master": ""}) is None
+
+
+@pytest.mark.parametrize(
+    ("master", "keys", "names"),
+    [
+        ("sk-0123456789\n", "", ["master"]),
+        ("sk-0123456789\n", "al: sk-9876543210\n", ["master", "al"]),
+        ("\n", "al: sk-9876543210\n", None),
+        (None, None, None),
+    ],
+)
+def test_litellm_does_not_start_without_a_master_key(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    master: str | None,
+    keys: str | None,
+    names: list[str] | None,
+) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    code.keys.cache_clear()
+    for name, text in (("master-key", master), ("keys", keys)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    if names is None:
+        with pytest.raises(ValueError, match="line 1"):
+            code.keys()
+    else:
+        assert list(code.keys()) == names
+    code.keys.cache_clear()
 
 
 @pytest.mark.parametrize(
