@@ -48,9 +48,10 @@ def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
         then = before.put_back()
         raise failure(spec, service, error, then) from None
     seconds = round(time.monotonic() - began, 1)
-    write_whole(Path(spec["record"]), json.dumps({"identity": spec["identity"], "took": seconds}))
     before.forget()
     only_venv(Path(spec["venv"]))
+    record = {"identity": spec["identity"], "took": seconds}
+    write_whole(Path(spec["record"]), json.dumps(record))  # the last: what lacks it is due again
     return {"seconds": seconds}
 
 
