@@ -183,8 +183,14 @@ def switched(wanted: Wanted) -> Commands:
     if not state.is_executing:
         for reason in reasons:
             host.log(f"{door.unit}: {reason}")
-    spec = {
-        "name": door.name,
+    spec = {**switch_spec(wanted), "restart": reasons != [doors.STARTING]}
+    yield job_command(f"{door.name}-switch", AIBOX, "door", spec)
+
+
+def switch_spec(wanted: Wanted) -> dict[str, Any]:
+    """The task of the switch, but for whether what runs is started anew."""
+    door, files = wanted.door, dict(wanted.files)
+    return {
         "unit": door.unit,
         "files": files,
         "url": wanted.url,
@@ -195,9 +201,7 @@ def switched(wanted: Wanted) -> Commands:
         "record": door.record,
         "identity": doors.identity(files),
         "venv": wanted.venv.folder,
-        "restart": reasons != [doors.STARTING],
     }
-    yield job_command(f"{door.name}-switch", AIBOX, "door", spec)
 
 
 def look(wanted: Wanted) -> dict[str, Any]:

@@ -29,7 +29,7 @@ SAID = 12  # lines of its journal that a failure shows
 def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
     """Bring a door to what `spec` says. Returns {"seconds": until it had passed}.
 
-    spec: {"name", "unit", "files": {path: text}, "url": its base address, "ready": the path that
+    spec: {"unit", "files": {path: text}, "url": its base address, "ready": the path that
     answers 200, "key_file": with the key that opens it, or null, "models": names that it must know,
     "seconds": how long it may take, "record": path, "identity", "venv": folder, "restart": false
     where it is only waited for}. Raises JobError.
