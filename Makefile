@@ -40,7 +40,7 @@ test-unit: env
 	@$(BIN)/python -m pytest tests/unit
 
 test: lint
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not long" tests/unit tests/rehearsal
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not long" tests/unit tests/stream tests/rehearsal
 
 test-long: env
 	@$(BIN)/python -m pytest -m long
@@ -50,7 +50,7 @@ test-long: env
 lock: env
 	@test -z "$(VLLM)" || test -e $(LOCKS)/vllm-$(VLLM).in || \
 	  sed 's/^vllm==.*/vllm==$(VLLM)/' $$(ls -v $(LOCKS)/vllm-*.in | tail -n 1) > $(LOCKS)/vllm-$(VLLM).in
-	@for name in control aibox; do \
+	@for name in control aibox stream litellm; do \
 	  $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
 	    --no-annotate --upgrade $(LOCKS)/$$name.in -o $(LOCKS)/$$name.txt || exit 1; done
 	@for in in $(LOCKS)/vllm-*.in; do for python in 11 12 13 14; do \

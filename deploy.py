@@ -10,11 +10,13 @@ from tasks import (
     cuda,
     deploy_lock,
     driver,
+    gateway,
     plan,
     preflight,
     proof,
     release,
     server,
+    stream,
     vram,
     weights,
 )
@@ -32,5 +34,7 @@ if box:
     release.built(box=box)
     weights.arrived(box=box)
     server.running(box=box)
+    stream.running(box=box)
+    gateway.running(box=box)
     proof.served(box=box)
     plan.shown(box)

@@ -1,5 +1,6 @@
 """What a single value of a setting may be. Each check says in words what it wants."""
 
+import ipaddress
 import math
 import re
 from typing import Annotated
@@ -135,6 +136,22 @@ def _relative(path: str) -> str:
     return path
 
 
+def _address(text: str) -> str:
+    try:
+        return str(ipaddress.IPv4Address(text))
+    except ValueError:
+        raise ValueError('expected an IPv4 address of the box, "0.0.0.0" for all of them') from None
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError:
+        raise ValueError(
+            'expected an address or a network, such as "192.168.1.7" or "192.168.1.0/24"'
+        ) from None
+
+
 def _accepted(text: str) -> str:
     if not text.strip() or not text.isprintable() or len(text) > 1000:
         raise ValueError("expected one line of text, as a drift check shows it")
@@ -161,6 +178,8 @@ def _not_empty(values: tuple[str, ...]) -> tuple[str, ...]:
     return values
 
 
+Address = Annotated[str, AfterValidator(_address)]
+Network = Annotated[str, AfterValidator(_network)]
 AcceptedText = Annotated[str, AfterValidator(_accepted)]
 BoxFolder = Annotated[str, AfterValidator(_folder_on_box)]
 SourceFolder = Annotated[str, AfterValidator(_source_folder)]

@@ -34,6 +34,7 @@ from aibox.decide.weights import WeightsLock
 from aibox.faults import did_you_mean, faults_of, nearest
 from aibox.kinds import (
     AcceptedText,
+    Address,
     BoxFolder,
     ControlFolder,
     DecimalGB,
@@ -44,6 +45,7 @@ from aibox.kinds import (
     ListAsTuple,
     Megabits,
     ModelName,
+    Network,
     NotEmpty,
     Package,
     PathInRelease,
@@ -56,6 +58,7 @@ from aibox.kinds import (
     UserName,
     VllmVersion,
 )
+from aibox.stream.mends import DEFAULTS
 
 __all__ = [
     "ReleaseFile",
@@ -148,6 +151,18 @@ class Settings(_Strict):
     releases_folder: BoxFolder = Field(description="an absolute path, text")
     models_folder: BoxFolder = Field(description="an absolute path, text")
     cache_folder: BoxFolder = Field(description="an absolute path, text")
+    stream: bool | None = Field(description="True, False or None")
+    stream_port: int = Field(ge=1, le=65535, description="a port, a whole number 1 to 65535")
+    stream_mends: dict[str, Literal["on", "count", "off"]] = Field(
+        description='a mapping of mends to "on", "count" or "off"'
+    )
+    gateway: bool | None = Field(description="True, False or None")
+    gateway_port: int = Field(ge=1, le=65535, description="a port, a whole number 1 to 65535")
+    gateway_upstream: Url | None = Field(description="an http or https URL, text, or None")
+    doors_address: Address = Field(description="an IPv4 address, text")
+    metrics_from: Annotated[tuple[Network, ...], ListAsTuple] = Field(
+        description='a list of addresses or networks, such as ["192.168.1.0/24"]'
+    )
     gpu_uuid: GpuUuid | None = Field(
         description="a card's UUID as `nvidia-smi -L` prints it, text, or None"
     )
@@ -237,6 +252,12 @@ class Settings(_Strict):
     def flag_source(self, name: str) -> str:
         """Where a flag's value comes from, or for one not set, the file that would set it."""
         return self._sources.get(name, self.card_file)
+
+    @property
+    def context(self) -> int:
+        """Tokens that the server takes: its flag, else as many as the model has."""
+        value = self.flags.get("max-model-len")
+        return (None if value is None else _tokens(value)) or self.card.context
 
     @property
     def drafts(self) -> int:
@@ -512,6 +533,28 @@ def _check_context(settings: Settings) -> list[str]:
     return []
 
 
+def _check_ports(settings: Settings) -> list[str]:
+    """A port serves one of us; a door that is turned off has none."""
+    ports = {"server_port": settings.server_port}
+    ports |= {"stream_port": settings.stream_port} if settings.stream is not False else {}
+    ports |= {"gateway_port": settings.gateway_port} if settings.gateway is not False else {}
+    taken: dict[int, str] = {}
+    faults = []
+    for name, port in ports.items():
+        first = taken.setdefault(port, name)
+        if first != name:
+            faults.append(f"{name}: {port} is {first} too; expected a port of its own")
+    return faults
+
+
+def _check_mends(settings: Settings) -> list[str]:
+    return [
+        f"stream_mends.{name}: no mend has this name{did_you_mean(name, DEFAULTS)}"
+        for name in settings.stream_mends
+        if name not in DEFAULTS
+    ]
+
+
 def _check_needs(settings: Settings) -> list[str]:
     floor, version = settings.card.needs.vllm, settings.vllm_version
     # A local version such as 0.31.0+patched counts as 0.31.0.
@@ -574,6 +617,8 @@ _CHECKS: tuple[tuple[frozenset[str], Callable[[Settings], list[str]]], ...] = (
     (frozenset({"card", "flags"}), _check_drafts),
     (frozenset({"card", "flags"}), _check_utilization),
     (frozenset({"card", "flags"}), _check_context),
+    (frozenset({"server_port", "stream", "stream_port", "gateway", "gateway_port"}), _check_ports),
+    (frozenset({"stream_mends"}), _check_mends),
     (frozenset({"card", "vllm_version"}), _check_needs),
     (frozenset({"vllm_version", "locks_folder"}), _check_locks),
     (frozenset({"vllm_version", "release_patches"}), _check_patches),

@@ -16,6 +16,16 @@ server_port = 8000  # TCP port on localhost, 1 to 65535
 start_timeout_s = 900  # seconds until the server must answer; about 120 measured
 retry_failed = False  # True: try a unit again that failed its gate (--data retry_failed=true)
 
+# The doors to it, for other machines (docs/doors.md)
+stream = None  # the stream filter: True, False, or None: on unless a stranger holds its port
+stream_port = 4000  # TCP port, 1 to 65535
+stream_mends: dict[str, str] = {}  # {"think_tag": "on"}: on, count or off, see docs/doors.md
+gateway = None  # LiteLLM: True, False, or None: on unless a stranger holds its port
+gateway_port = 4001  # TCP port, 1 to 65535
+gateway_upstream = None  # URL that LiteLLM asks; None: the filter where it stands, else the server
+doors_address = "0.0.0.0"  # address both doors listen on; "127.0.0.1": this box only
+metrics_from: list[str] = []  # addresses, networks that may read their /metrics, beside the box
+
 # The graphics card and its driver
 gpu_uuid = None  # "GPU-..." from `nvidia-smi -L`; only needed with several cards
 gpu_pci_ids = ["10de:2bb1", "10de:2bb4", "10de:2bb5"]  # cards that may serve, vendor:device

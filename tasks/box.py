@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from aibox.decide import kernels, manifest
+from aibox.decide import doors, kernels, manifest
 from aibox.decide.driver import DriverWanted
 from aibox.decide.server import Serving, environment
 from aibox.decide.toolkit import cuda_home
@@ -53,6 +53,7 @@ class Box(Places):
 
     driver: DriverWanted
     nvidia_key: str
+    doors: doors.Standing = doors.NONE
 
     @property
     def unit(self) -> str:
@@ -69,8 +70,13 @@ class Box(Places):
     @property
     def served_model(self) -> str:
         """The name clients ask for: the first of served-model-name, or the weights' folder."""
-        name = self.settings.flags.get("served-model-name", self.weights_folder)
-        return str(name[0] if isinstance(name, list | tuple) else name)
+        return self.served_models[0]
+
+    @property
+    def served_models(self) -> list[str]:
+        """All names that clients may ask for."""
+        names = self.settings.flags.get("served-model-name", self.weights_folder)
+        return [str(one) for one in (names if isinstance(names, list | tuple) else [names])]
 
     @property
     def speculative(self) -> bool:

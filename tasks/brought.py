@@ -11,6 +11,7 @@ from pyinfra import host
 from pyinfra.api import QuoteString, StringCommand, operation
 
 from aibox.box import brought
+from aibox.decide.doors import DOORS
 from tasks.box import Box
 from tasks.drift_report import because
 from tasks.facts import LaidFile
@@ -53,7 +54,9 @@ def places_of(box: Box) -> dict[str, Any]:
         for name in ("server_unit", "releases_folder", "models_folder", "cache_folder")
     }
     of_unit = [f"/var/lib/{settings.server_unit}", f"/var/cache/{settings.server_unit}"]
-    return {"places": places, "folders": [*list(places.values())[1:], *of_unit]}
+    of_doors = [path for door in DOORS if box.doors.of(door).on for path in door.folders]
+    folders = [*list(places.values())[1:], *of_unit, *of_doors]
+    return {"places": places, "folders": folders}
 
 
 def more_of(asked: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from pyinfra import host
 from pyinfra.api import operation
 
 from aibox.decide.manifest import DEPLOYED, FORMAT
-from tasks import aibox_wheel, ledger
+from tasks import aibox_wheel, ledger, standing_doors
 from tasks.box import AIBOX_FOLDER, Box
 from tasks.operations import Commands, file_in_place
 
@@ -43,5 +43,24 @@ def content(box: Box, told: ledger.Ledger) -> dict[str, Any]:
             "identity": box.serving.identity,
             "proof": box.proof_record,
         },
+        "doors": doors_of(box),
         **asdict(told),
+    }
+
+
+def doors_of(box: Box) -> dict[str, Any]:
+    """What stands before the server: {name: where it is reached, what it is made of}."""
+    found = {one.door: one for one in standing_doors.wanted(box)}
+    return {
+        door.name: {
+            "title": door.title,
+            "unit": door.unit,
+            "port": one.port,
+            "url": one.url,
+            "ready": door.ready,
+            "folder": one.venv.folder,
+            "root": door.root,
+            "key_file": one.key_file,
+        }
+        for door, one in found.items()
     }

@@ -154,6 +154,11 @@ class Account(FactBase[dict[str, Any]]):
         quoted = QuoteString(user)
         return StringCommand("getent passwd", quoted, "; getent group", quoted, "; true")
 
+    @staticmethod
+    def default() -> dict[str, Any]:
+        """With no output, pyinfra asks for this."""
+        return {"user": None, "group": False}
+
     def process(self, output: list[str]) -> dict[str, Any]:
         rows = [line.split(":") for line in output]
         users = [{"home": row[5], "shell": row[6]} for row in rows if len(row) == 7]

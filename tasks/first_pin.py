@@ -18,7 +18,7 @@ from aibox.decide.weights import WeightsLock
 from aibox.settings import Settings
 from tasks import invocation
 from tasks.drift_report import because
-from tasks.hub_token import TokenError
+from tasks.given_secrets import SecretError
 from tasks.operations import Commands, say_refusal
 
 _asked: dict[Path, WeightsLock | Refusal] = {}
@@ -65,7 +65,7 @@ def asked_now(model: str, hub: str, cards_folder: str, there: str | None) -> Wei
             with suppress(pin.UnknownRevisionError):
                 return pin.asked_of_the_hub(source, there)
         return pin.asked_of_the_hub(source, "main")
-    except (pin.PinError, TokenError) as error:
+    except (pin.PinError, SecretError) as error:
         return error.refusal
     except CardError as error:
         return Refusal(str(error), "a card that can be read", "correct it")

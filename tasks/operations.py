@@ -100,7 +100,14 @@ def file_in_place(
         show_difference(differs)
     for reason in reasons_to_replace(path, found, wanted, differs):
         because(host, reason.text, reason.diff)
-    yield StringCommand(
+    yield written(path, content, user, group, mode)
+
+
+def written(
+    path: str, content: bytes, user: str = "root", group: str = "root", mode: str = "644"
+) -> StringCommand:
+    """A command that puts a file in its place in one step; the content is in no argument."""
+    return StringCommand(
         write_command(path, user, group, mode, len(content)),
         _stdin=base64.b64encode(content).decode(),
     )

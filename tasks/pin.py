@@ -42,7 +42,8 @@ from aibox.decide.weights import LockedFile, WeightsLock
 from aibox.faults import faults_of
 from aibox.kinds import ControlFolder, ModelName, Url
 from tasks.box import PROJECT
-from tasks.hub_token import TokenError, token
+from tasks.given_secrets import SecretError
+from tasks.hub_token import token
 
 METADATA_TIMEOUT_S = 30
 
@@ -80,7 +81,7 @@ def main(words: list[str] | None = None) -> int:
         source = source_from(PROJECT / "group_data", given)
         for line in pin(source, given.revision, renew=given.renew):
             print(line)
-    except (PinError, CardError, TokenError) as error:
+    except (PinError, CardError, SecretError) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -110,7 +111,7 @@ def parser() -> Parser:
 def pin(source: Source, revision: str, *, renew: bool) -> Iterator[str]:
     """Make the lock of a model, or find it as it should be; yields what it has to say.
 
-    Raises PinError, CardError and TokenError.
+    Raises PinError, CardError and SecretError.
     """
     old = lock_there(source, renew=renew)
     new = asked_of_the_hub(source, revision)
@@ -131,7 +132,7 @@ def pin(source: Source, revision: str, *, renew: bool) -> Iterator[str]:
 
 
 def asked_of_the_hub(source: Source, revision: str) -> WeightsLock:
-    """The lock as the hub has it now. Raises PinError, CardError and TokenError."""
+    """The lock as the hub has it now. Raises PinError, CardError and SecretError."""
     card = load_card(source.cards, source.model)
     with in_words(source.hub, card, revision):
         return lock_of(HfApi(source.hub, token=token() or False), card, revision)

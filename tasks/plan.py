@@ -8,11 +8,12 @@ from collections.abc import Collection
 from pyinfra import host, state
 
 from aibox.decide import driver, driver_sources, history, takeover
+from aibox.decide.doors import plan_rows
 from aibox.decide.figures import GB
 from aibox.decide.plan import Fetch, PlanFacts, Rate, Service, added, disk_changes, rows
 from aibox.decide.preflight import cut_off, to_write
 from aibox.decide.refusal import Refusal
-from tasks import first_pin, invocation, page, preflight
+from tasks import doors, first_pin, invocation, page, preflight, standing_doors
 from tasks.box import AIBOX, STATE_FOLDER, Box
 from tasks.facts import AiboxAnswer, Discovery, LaidFile
 from tasks.operations import say_refusal
@@ -102,6 +103,7 @@ def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
         added=added(due),
         replaced=replaced(box, seen, due, his=his),
         found=his is not None and service.restart,
+        doors=plan_rows(doors.asked(box.settings), seen.standing),
     )
 
 
@@ -120,6 +122,9 @@ def fetched(box: Box, seen: Seen, due: Collection[str]) -> tuple[list[Fetch], Ra
     if any(name.startswith("Release | vLLM") for name in due):
         release = f"vLLM {box.release.release_id} and what it needs"
         found.append(Fetch(release, round(box.settings.release_fetch_gb * GB)))
+    for door, venv in standing_doors.venvs().items():
+        if any(f"| Venv {venv.id} of {door.title}" in name for name in due):
+            found.append(Fetch(f"{door.title} and what it needs", venv.fetch))
     weights, rate = missing_weights(box, sum(one.size or 0 for one in found))
     return [*found, *weights], rate
 

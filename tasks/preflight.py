@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyinfra import config, host, logger, state
@@ -13,6 +13,7 @@ from pyinfra.connectors.ssh import connector_data_meta
 
 from aibox.decide import takeover
 from aibox.decide.access import judge_login
+from aibox.decide.doors import DOORS, Standing
 from aibox.decide.driver import DriverWanted, install_reasons
 from aibox.decide.driver_evidence import Evidence
 from aibox.decide.driver_refusals import RepositoryAnswer
@@ -29,7 +30,7 @@ from aibox.settings import (
     release_lock,
     wanted_from,
 )
-from tasks import discovery, drift_report, first_pin
+from tasks import discovery, door_keys, doors, drift_report, first_pin, standing_doors
 from tasks.box import PROJECT, Box, Places
 from tasks.facts import Login, Probe
 from tasks.first_pin import Pinned
@@ -51,6 +52,7 @@ class Seen:
 
     report: BoxReport
     wanted: Wanted
+    standing: Standing
     evidence: Evidence
     offered: RepositoryAnswer | None
 
@@ -110,7 +112,9 @@ def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusa
     places = Places(settings, lock) if lock else None
     answer = host.get_fact(Probe, "system", json.dumps(asked(settings, places)))
     report = BoxReport.parse(json.dumps(answer))
-    wanted = wanted_from(settings, lock)
+    standing = doors.judged(settings, report)
+    needs = doors.needs(report, standing, standing_doors.venvs())
+    wanted = replace(wanted_from(settings, lock), doors=needs)
     wanted_driver = driver_wanted_from(settings, lock, report.os_id, report.os_version)
     evidence = evidence_of(wanted_driver.cuda)
     discovery.discovered(settings, report, evidence, lock)
@@ -121,14 +125,15 @@ def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusa
     if can_ask_apt(report) and (key is None or asks_for_packages(evidence, wanted_driver)):
         offered = repository_answer(evidence, wanted_driver)
         key = offered.key
-    _seen[host.name] = Seen(report, wanted, evidence, offered)
+    _seen[host.name] = Seen(report, wanted, standing, evidence, offered)
     # A drift check reboots nobody away: it is to name the reboot that is due.
     serving = () if drift_report.is_wanted() else report.serving
     refusals = judge(report, wanted, evidence, wanted_driver, serving=serving, offered=offered)
+    refusals += [*doors.refusals(standing), *door_keys.refusals()]
     refusals += [pinned.refusal] if pinned.refusal else []
     if refusals or lock is None or key is None:
         return refusals
-    return Box(settings, lock, wanted_driver, key)
+    return Box(settings, lock, wanted_driver, key, standing)
 
 
 def evidence_of(cuda: str | None) -> Evidence:
@@ -157,11 +162,14 @@ def asked(settings: Settings, box: Places | None) -> dict[str, Any]:
         sizes[box.weights_folder] = [box.weights_folder, box.partial_weights_folder]
     if box:
         sizes[box.release_folder] = [f"{box.release_folder}/release.json"]
+    for venv in standing_doors.venvs().values():
+        sizes[venv.folder] = [f"{venv.folder}/release.json"]
     folders = [settings.releases_folder, settings.models_folder, settings.cache_folder]
     return {
-        "folders": [PACKAGES_FOLDER, *folders],
-        "ports": [settings.server_port],
+        "folders": [PACKAGES_FOLDER, *folders, *(door.root for door in DOORS)],
+        "ports": [settings.server_port, *(one.port for one in doors.asked(settings))],
         "unit": f"{settings.server_unit}.service",
+        "units": [door.unit for door in DOORS],
         "user": settings.server_user,
         "sizes": sizes,
         "linkable": linkable(box) if box and settings.is_pinned else {},

@@ -10,11 +10,14 @@ import click
 from pyinfra import host, state
 from pyinfra.api import FunctionCommand, Host, State, deploy, operation
 
+from aibox.decide.doors import MASTER_KEY, plan_rows
+from aibox.decide.plan import labelled
 from aibox.decide.refusal import Refusal
 from aibox.decide.server import proof_is_owed
 from aibox.decide.standing import mtp, shortened, speed
-from tasks import deployed, page, release, weights
+from tasks import deployed, doors, page, release, weights
 from tasks.box import AIBOX, Box
+from tasks.door_keys import stream_keys
 from tasks.drift_report import because
 from tasks.operations import Commands, call_aibox, say_refusal
 from tasks.server import server_state, unit_text, what_is_due
@@ -74,8 +77,23 @@ def screen(box: Box, found: dict[str, Any]) -> list[tuple[str, str]]:
         ("answered", f"{shortened(proof.get('text', ''))!r}"),
         ("speed", f"{speed(proof)} in the last proof"),
         ("MTP", mtp(box.speculative, proof)),
+        *labelled("doors", door_rows(box)),
     ]
     return [*rows, *zip(("next", "", ""), next_commands(box), strict=True)]
+
+
+def door_rows(box: Box) -> list[str]:
+    """How other machines reach the server, and where the keys to it lie on the box."""
+    rows = plan_rows(doors.asked(box.settings), box.doors)
+    if box.doors.stream.on:
+        keys = "with the keys of secrets/stream-keys" if stream_keys() else "without any key"
+        rows.append(f"the filter is open to whoever reaches it {keys}")
+    else:
+        port = box.settings.server_port
+        rows.append(f"without the filter only this box reads localhost:{port}/metrics")
+    if box.doors.gateway.on:
+        rows.append(f"LiteLLM's key: sudo cat {MASTER_KEY}")
+    return rows
 
 
 def next_commands(box: Box) -> list[str]:

@@ -25,7 +25,8 @@ from tasks import aibox_wheel, drift_report, first_pin
 from tasks.box import AIBOX, AIBOX_FOLDER, Box
 from tasks.drift_report import because
 from tasks.facts import Aibox, LaidFile, Probe
-from tasks.hub_token import TokenError, token
+from tasks.given_secrets import SecretError
+from tasks.hub_token import token
 from tasks.operations import (
     Commands,
     call_aibox,
@@ -75,7 +76,7 @@ def weights_there(box: Box, wait: bool) -> Commands:
 def hub_token() -> str | Refusal | None:
     try:
         return token()
-    except TokenError as error:
+    except SecretError as error:
         return error.refusal
 
 

@@ -16,6 +16,8 @@ from typing import Any, NoReturn
 from aibox.box import (
     apt,
     doctor,
+    door,
+    door_venv,
     fetch,
     job,
     judge,
@@ -44,6 +46,8 @@ VERBS = {
     "switch": switch.switch,
     "back": switch.back,
     "teardown": teardown.teardown,
+    "door_venv": door_venv.build,
+    "door": door.switch,
 }
 
 
@@ -79,6 +83,7 @@ def parser() -> Parser:
     # systemd leaves it empty where the server has ended already
     waiting.add_argument("--pid", type=lambda text: int(text or 0), required=True)
     waiting.add_argument("--port", type=int, required=True)
+    waiting.add_argument("--url", help="what is asked; /health on this box where it is not said")
     waiting.add_argument("--seconds", type=float, required=True)
     card = verbs.add_parser("gpu", help="wait until a server can have its share of the card")
     card.add_argument("--uuid", help="the card; without it, the first")
@@ -120,7 +125,7 @@ def answered(asked: argparse.Namespace) -> int:
 
 def waited(asked: argparse.Namespace) -> int:
     if asked.verb == "ready":
-        return ready.wait(asked.pid, asked.port, asked.seconds)
+        return ready.wait(asked.pid, asked.port, asked.seconds, url=asked.url)
     from aibox.box import gpu_wait  # noqa: PLC0415  pynvml, which only this verb needs
 
     return gpu_wait.wait(asked.uuid, asked.utilization, asked.seconds)

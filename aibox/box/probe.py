@@ -31,11 +31,13 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 NVML_SUCCESS = 0
 NVML_NOT_SUPPORTED = 3
 LISTEN = "0A"  # the state column of /proc/net/tcp
 SERVER_STATE = Path("/var/lib/aibox/server")  # see good_units.py
+DEPLOYED = Path("/var/lib/aibox/deployed.json")  # the record of the last deploy
 ROOT = Path("/")  # tests put a made-up one in its place
 
 
@@ -85,6 +87,10 @@ def system(asked: dict[str, Any]) -> dict[str, Any]:
         "gpu": gpu(),
         "account": account(asked["user"]),
         "foreign_unit": foreign_unit(asked["unit"]),
+        "units": {
+            name: unit_of_whom(Path("/etc/systemd/system", name), DEPLOYED)
+            for name in asked["units"]
+        },
         "sizes": {
             name: size_of(paths) + linkable(asked.get("linkable", {}).get(name))
             for name, paths in asked["sizes"].items()
@@ -362,6 +368,17 @@ def starter_of(pid: int, port: int | None) -> str | None:
     told = [one for one in running if re.search(rf"vllm|\b{port}\b", starting[one])]
     found = told or running
     return found[0] if len(found) == 1 else None
+
+
+def unit_of_whom(path: Path, deployed: Path) -> str | None:
+    """Whose a unit's file is: "ours" or "foreign"; None without one, or where it is masked."""
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return None
+    ours = path.name in (record_in(deployed) or {}).get("units", {})
+    ours = ours or text.startswith("# Laid down by the deploy")
+    return None if not text.strip() else "ours" if ours else "foreign"
 
 
 def owner_of(port: int) -> dict[str, Any] | None:
@@ -768,16 +785,91 @@ def file_stamp(path: str) -> dict[str, Any] | None:
 
 def health(port: int) -> int | None:
     """The HTTP status of the server's own /health, or None when nothing answers."""
+    return status_of(f"http://127.0.0.1:{port}/health")
+
+
+def status_of(url: str) -> int | None:
+    """The HTTP status that a URL answers with, or None when nothing answers; past any proxy."""
     from http.client import HTTPConnection, HTTPException  # noqa: PLC0415  slow to import
 
-    asking = HTTPConnection("127.0.0.1", port, timeout=3)
+    where = urlsplit(url)
+    asking = HTTPConnection(where.hostname or "", where.port, timeout=3)
     try:
-        asking.request("GET", "/health")
+        asking.request("GET", where.path or "/")
         return asking.getresponse().status
     except (OSError, ValueError, HTTPException):
         return None
     finally:
         asking.close()
+
+
+# --- the question "door" -----------------------------------------------------------------------
+
+
+def door(asked: dict[str, Any]) -> dict[str, Any]:
+    """A door's unit, what it stands on, and what it answers.
+
+    asked: {"unit", "files": paths of texts, "keys", "venv": paths, "record", "url"}. "started": of
+    its process, "changed": when each of its files was laid down, both seconds since the epoch.
+    """
+    unit = unit_properties(asked["unit"])
+    pid = int(unit.get("MainPID") or 0)
+    running = process(pid, unit["ExecMainStartTimestamp"]) if pid else None
+    return {
+        "unit": unit,
+        "started": running and running["started"],
+        "answers": status_of(asked["url"]) if running else None,
+        "files": {path: file_text(path) for path in asked["files"]},
+        "changed": {path: changed_at(Path(path)) for path in (*asked["files"], *asked["keys"])},
+        "passed": (record_in(Path(asked["record"])) or {}).get("identity"),
+    }
+
+
+def door_left(asked: dict[str, Any]) -> dict[str, Any]:
+    """What is left of a door that is turned off. asked: {"unit", "paths", "root": of its venvs}.
+
+    Answers whose its unit is, which of the paths are there, and the venvs that a deploy has built.
+    """
+    root = Path(asked["root"])
+    venvs = [path for path in root.glob("*") if (path / "release.json").is_file()]
+    venvs += [
+        *root.glob(".building-*"),
+        *(path for path in [root / "current"] if path.is_symlink()),
+    ]
+    return {
+        "unit": unit_of_whom(Path("/etc/systemd/system", asked["unit"]), DEPLOYED),
+        "paths": [path for path in asked["paths"] if os.path.lexists(path)],
+        "venvs": sorted(map(str, venvs)),
+    }
+
+
+def file_text(path: str) -> dict[str, str] | None:
+    """{"text", "owner", "mode"} of a regular file."""
+    try:
+        status = Path(path).lstat()
+        text = Path(path).read_text(errors="replace") if stat.S_ISREG(status.st_mode) else None
+    except OSError:
+        return None
+    owner = f"{user_name(status.st_uid)}:{group_name(status.st_gid)}"
+    mode = f"{status.st_mode & 0o7777:o}"
+    return None if text is None else {"text": text, "owner": owner, "mode": mode}
+
+
+def secret(asked: dict[str, Any]) -> dict[str, Any] | None:
+    """Owner, mode and a salted sum of a file that only root may read: its content stays here."""
+    path = Path(asked["path"])
+    try:
+        content, status = path.read_bytes(), path.stat()
+    except OSError:
+        return None
+    salt = os.urandom(16).hex()
+    return {
+        "owner": f"{user_name(status.st_uid)}:{group_name(status.st_gid)}",
+        "mode": f"{status.st_mode & 0o7777:o}",
+        "salt": salt,
+        "sum": hashlib.sha256(salt.encode() + content).hexdigest(),
+        "is_empty": not content.strip(),
+    }
 
 
 # --- the question "owners" ---------------------------------------------------------------------
@@ -1495,6 +1587,9 @@ QUESTIONS = {
     "commits": commits,
     "server": server,
     "serving": serving,
+    "door": door,
+    "door_left": door_left,
+    "secret": secret,
     "owners": owners,
     "foreign": foreign,
     "dpkg": lambda _asked: dpkg(),

@@ -1,4 +1,4 @@
-"""Wait until a server's own process answers /health: the unit's ExecStartPost."""
+"""Wait until a service's own process answers that it is well: the unit's ExecStartPost."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ import sys
 import time
 from pathlib import Path
 
-from aibox.box.probe import SERVER_STATE, health, holds, listening
+from aibox.box.probe import SERVER_STATE, holds, listening, status_of
 from aibox.decide.start_limits import start_limit
 
 HISTORY = SERVER_STATE / "history.json"
 POLL_MS = 200  # what a poll may add to the downtime
 
 
-def wait(pid: int, port: int, seconds: float, history: Path = HISTORY) -> int:
-    """0 once process `pid` listens on `port` and /health says 200; 1 when it dies or time is over.
+def wait(
+    pid: int, port: int, seconds: float, history: Path = HISTORY, url: str | None = None
+) -> int:
+    """0 once process `pid` listens on `port` and `url` says 200; 1 when it dies or time is over.
+
+    url: /health on the port where none is given.
 
     seconds: the limit, or less of it where starts of the same command line have been measured.
     It ends at once when the process dies, so that systemd sees the failure and not a time-out.
     """
-    began = time.monotonic()
+    began, url = time.monotonic(), url or f"http://127.0.0.1:{port}/health"
     try:
         process = os.pidfd_open(pid)
     except OSError:
@@ -33,7 +37,7 @@ def wait(pid: int, port: int, seconds: float, history: Path = HISTORY) -> int:
     while time.monotonic() - began < limit:
         command = command or command_of(pid)  # still empty just after the exec
         limit = start_limit(measured(history), command, seconds)
-        if answers(pid, port):
+        if answers(pid, port, url):
             return 0
         if end.poll(POLL_MS):
             return ended(pid)
@@ -41,9 +45,9 @@ def wait(pid: int, port: int, seconds: float, history: Path = HISTORY) -> int:
     return 1
 
 
-def answers(pid: int, port: int) -> bool:
+def answers(pid: int, port: int, url: str) -> bool:
     sockets = listening(port)
-    return bool(sockets) and holds(pid, sockets) and health(port) == 200
+    return bool(sockets) and holds(pid, sockets) and status_of(url) == 200
 
 
 def ended(pid: int) -> int:

@@ -108,6 +108,10 @@ def looked(deployed: Deployed) -> standing.Facts:
         proof=proof,
         proven=probe.changed_at(Path(server["proof"])) if proof else None,
         failed=max(found["failed"].values(), key=lambda one: one["when"], default=None),
+        doors={
+            name: probe.status_of(one["url"] + one["ready"])
+            for name, one in deployed.get("doors", {}).items()
+        },
         gated=found["file"] is None or found["file"]["sha256"] == found["good"],
     )
 
@@ -191,6 +195,8 @@ def readings(deployed: Deployed, *, full: bool) -> Readings:
     aibox = Path(deployed["aibox"]["folder"])
     current = aibox / "current"
     files = [str(DEPLOYED), *deployed["files"]]
+    doors = deployed.get("doors", {})
+    links = [current, *(Path(one["root"], "current") for one in doors.values())]
     units = {name: probe.unit_properties(name) for name in deployed["units"]}
     installed = packages()
     return Readings(
@@ -198,10 +204,11 @@ def readings(deployed: Deployed, *, full: bool) -> Readings:
         venvs={
             "aibox": venv(aibox / deployed["aibox"]["identity"]),
             "release": venv(Path(deployed["release"]["folder"])),
+            **{name: venv(Path(one["folder"])) for name, one in doors.items()},
         },
         weights=weights(Path(deployed["weights"]["folder"]), full=full),
         files={path: contents.one(Path(path)) for path in files},
-        links={str(current): str(current.readlink()) if current.is_symlink() else None},
+        links={str(one): str(one.readlink()) if one.is_symlink() else None for one in links},
         units=units,
         drop_ins={name: drop_ins(unit) for name, unit in units.items()},
         users={name: user(name) for name in deployed["users"]},

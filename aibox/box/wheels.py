@@ -49,7 +49,7 @@ def prove(venv: Path, lock: str, progress: Progress, reinstall: Reinstall) -> di
     """
     progress.step("checking every file")
     recorded = read_records(venv)
-    refuse(wheels.version_faults(wheels.locked_versions(lock), recorded.versions))
+    refuse(wheels.version_faults(wheels.locked(lock), recorded.versions))
     contested = settle(venv, recorded, reinstall)
     wrong = wrong_files(venv, recorded, progress)
     known = {path: wrong[path] for path in sorted(wrong) if is_known(recorded, path, wrong[path])}

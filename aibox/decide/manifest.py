@@ -30,6 +30,7 @@ LEFT_OUT = (
     ("weights: owner and mode of hard-linked files", "they are those of the person's own file"),
     (f"{STATE_FOLDER}/proof.json", "what a proof measured"),
     (f"{STATE_FOLDER}/server", "what passed its gate and when"),
+    (f"{STATE_FOLDER}/doors", "what of the doors passed its gate, and how long that took"),
     (f"{STATE_FOLDER}/brought.json", "what was not there before: each box had something else"),
     ("/var/cache and the server's folder in /var/lib", "downloads and what the server compiled"),
     ("numbers of users and groups", "the next free ones; the names are compared"),
@@ -106,6 +107,10 @@ def build(found: Readings) -> Manifest:
     bit = {
         "aibox": found.deployed["aibox"]["identity"],
         "release": found.deployed["release"]["id"],
+        "doors": {
+            name: one["folder"].rpartition("/")[2]
+            for name, one in found.deployed.get("doors", {}).items()
+        },
         "venvs": {
             name: ABSENT if venv is None else in_parts(venv) for name, venv in found.venvs.items()
         },

@@ -70,8 +70,9 @@ class PlanFacts:
     """steps: stage -> (operations with something to do, all of them), in their order.
 
     cut_off: who serves now and is ended by a reboot, in words. pins: the weights that this run
-    pins, in words; None where they are pinned. added: to apt and to the boot, see added().
-    replaced: what is a person's own and makes way. found: whether a unit of theirs does.
+    pins, in words; None where they are pinned. added: to apt and to the boot, see added(). doors:
+    which stand, in words. replaced: what is a person's own and makes way. found: whether a unit of
+    theirs does.
     """
 
     steps: Mapping[str, tuple[int, int]]
@@ -85,6 +86,7 @@ class PlanFacts:
     pins: str | None = None
     cut_off: Sequence[str] = ()
     added: Sequence[tuple[str, str]] = ()
+    doors: Sequence[str] = ()
 
 
 def rows(facts: PlanFacts) -> Rows:
@@ -99,6 +101,7 @@ def rows(facts: PlanFacts) -> Rows:
         ("reboot", _reboot(facts.reboot, facts.cut_off)),
         ("service", _service(facts.service)),
         *facts.added,
+        *labelled("doors", facts.doors),
         *labelled("replaces", list(facts.replaced) or ["nothing of yours"]),
         *labelled("undo", _undo(facts)),
     ]

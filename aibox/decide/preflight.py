@@ -102,6 +102,7 @@ class BoxReport:
     account: Account | None  # of the server's user
     foreign_unit: ForeignUnit | None  # of the server's name, which no deploy has written
     sizes: Mapping[str, int]
+    units: Mapping[str, str | None]  # whose the files of the doors' units are, see decide/doors.py
 
     @classmethod
     def parse(cls, text: str) -> "BoxReport":
@@ -127,6 +128,7 @@ class BoxReport:
             account=_account(report),
             foreign_unit=_foreign_unit(report),
             sizes=report.part("sizes").counts(),
+            units=_units(report.part("units")),
         )
 
 
@@ -148,6 +150,7 @@ class Wanted:
     weights_bytes: int
     reserve_bytes: int  # left free on each filesystem that is written to
     clock: float  # epoch seconds on control when the report arrived
+    doors: "tuple[Need, ...]" = ()  # the venvs of the doors that stand and have none yet
 
 
 def judge(
@@ -347,18 +350,18 @@ def _port(report: BoxReport, wanted: Wanted) -> Refusal | None:
     if owner.starter == ours and report.foreign_unit and report.foreign_unit.starts_container:
         return None  # it is told once
     return Refusal(
-        f"port {wanted.server_port} belongs to {_shown_owner(owner)}",
+        f"port {wanted.server_port} belongs to {shown_owner(owner)}",
         f"a free port, or {ours} on it",
-        _port_remedy(owner, wanted.server_port),
+        port_remedy(owner, wanted.server_port, "server_port"),
     )
 
 
-def _port_remedy(owner: PortOwner, port: int) -> str:
-    """What to do about whoever holds our port; a unit that serves vLLM can be adopted."""
-    other = "or set server_port to a free one"
+def port_remedy(owner: PortOwner, port: int, setting: str) -> str:
+    """What to do about whoever holds a port of ours; a unit that serves vLLM can be adopted."""
+    other = f"or set {setting} to a free one"
     name = (owner.unit or "").removesuffix(".service")
     adoptable = re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", name)
-    if owner.manager == "system" and owner.vllm and adoptable:
+    if owner.manager == "system" and owner.vllm and adoptable and setting == "server_port":
         return (
             f'adopt it: set server_unit = "{name}" in group_data/site.py (your unit is kept, and '
             f"one command brings it back); {other}"
@@ -401,7 +404,8 @@ def _user(report: BoxReport, wanted: Wanted) -> Refusal | None:
     )
 
 
-def _shown_owner(owner: PortOwner) -> str:
+def shown_owner(owner: PortOwner) -> str:
+    """Who holds a port, in words."""
     if owner.pid == 0:  # its process is hidden from the probe
         return owner.name
     if owner.manager == "container":
@@ -463,6 +467,7 @@ def to_write(report: BoxReport, wanted: Wanted, packages_bytes: int) -> list[Nee
         Need("the release", wanted.releases_folder, "releases_folder", release),
         Need("the release's downloads", wanted.cache_folder, "cache_folder", downloads),
         Need("the weights", wanted.models_folder, "models_folder", weights),
+        *wanted.doors,
     ]
     return [need for need in needs if need.size > 0]
 
@@ -537,6 +542,10 @@ def _serving(report: Part) -> tuple[PortOwner, ...]:
         replace(_owner(part), ports=part.whole_numbers("ports"))
         for part in report.list_of_parts("serving")
     )
+
+
+def _units(part: Part) -> dict[str, str | None]:
+    return {name: part.text_or_none(name) for name in part.value}
 
 
 def _account(report: Part) -> Account | None:

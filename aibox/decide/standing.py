@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,6 +35,7 @@ class Facts:
     unit's ActiveState. since: the start of the process that answers, seconds since the epoch,
     None when none answers. driver: in words, None without one. counters: since then, None when
     the server does not tell. requests, seconds_per_token: since then, the mean of them all.
+    doors: what each answers when it is asked whether it is ready, None for nothing.
     card_bytes, used_bytes, own_bytes: of the card's memory. proof, proven: the last one, and when
     it was made. failed: the last try that did not pass, from failed.json. gated: whether what runs
     is what passed last.
@@ -55,6 +56,7 @@ class Facts:
     proven: float | None = None
     failed: Mapping[str, Any] | None = None
     gated: bool = True
+    doors: Mapping[str, int | None] = field(default_factory=dict)
 
     @property
     def serves(self) -> bool:
@@ -72,6 +74,7 @@ def rows(facts: Facts) -> Rows:
     return [
         ("serves", f"{model} on {address}" if facts.serves else f"nothing on {address}"),
         ("since", status if facts.since is None else moment(facts.since)),
+        *doors_of(facts),
         ("model", f"{weights['repository']} at {commit[:12]}"),
         ("release", release),
         ("driver", facts.driver or "none is loaded"),
@@ -93,6 +96,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "serves": facts.serves,
         "state": facts.state,
         "since": facts.since,
+        "doors": dict(facts.doors),
         "driver": facts.driver,
         "speculative": speculative(facts),
         "acceptance": rate and {"rate": rate.rate, "mean_length": rate.mean_length, "at": rate.at},
@@ -114,6 +118,23 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "proof": facts.proof,
         "proven": facts.proven,
     }
+
+
+def doors_of(facts: Facts) -> Rows:
+    """A row for each door that the last deploy has laid out."""
+    return [
+        (name, door_words(one, facts.doors.get(name)))
+        for name, one in facts.deployed.get("doors", {}).items()
+    ]
+
+
+def door_words(door: Mapping[str, Any], answer: int | None) -> str:
+    """door: its entry in the deploy's record. answer: HTTP status, None where nothing answers."""
+    where = f"{door['title']} on port {door['port']}"
+    if answer != 200:
+        return f"{where} answers {answer or 'nothing'}: see `systemctl status {door['unit']}`"
+    key = f"its key lies in {door['key_file']}" if door["key_file"] else "open, it asks for no key"
+    return f"{where} answers; {key}"
 
 
 def moment(seconds: float) -> str:

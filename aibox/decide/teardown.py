@@ -11,6 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from aibox.decide import apt, driver_sources
+from aibox.decide.doors import DOORS
 from aibox.decide.driver import upstream
 from aibox.decide.figures import gigabytes
 from aibox.decide.manifest import DEPLOYED, STATE_FOLDER
@@ -27,6 +28,12 @@ APT_FILES = (
     driver_sources.PREFERENCES,
     driver_sources.UNATTENDED,
 )
+DOOR_FILES = tuple(
+    path
+    for door in DOORS
+    for path in (*door.files, *door.keys, f"{door.root}/current", f"{door.root}/.current.new")
+)
+OWN_UNITS = (driver_sources.POWER_UNIT, *(door.unit for door in DOORS))
 BOOT_FILES = (driver_sources.MODPROBE, driver_sources.MODULES_LOAD)
 PACKAGE_JOBS = ("aibox-driver.service", "aibox-cuda.service", "aibox-modules.service")
 
@@ -117,15 +124,17 @@ def question(
         models.append(_parent(_parent(deployed["weights"]["folder"])))
     units = units_of(records, places)
     caches = [*_values("cache_folder", brought, places), *own_folders(units)]
+    homes = [door.home for door in DOORS]
     made = [path for path, was_there in brought.get("folders", {}).items() if not was_there]
-    known = [*APT_FILES, *BOOT_FILES, POWER_FILE, apt.CONF]
+    known = [*APT_FILES, *BOOT_FILES, POWER_FILE, apt.CONF, *DOOR_FILES]
+    releases += [door.root for door in DOORS if door.root in made]
     return {
         "units": units,
-        "others": sorted(set(brought.get("enabled", [])) - {*units, driver_sources.POWER_UNIT}),
+        "others": sorted(set(brought.get("enabled", [])) - {*units, *OWN_UNITS}),
         "files": sorted({*known, *deployed.get("files", {})}),
         "releases": list(dict.fromkeys(releases)),
         "models": list(dict.fromkeys(models)),
-        "trees": trees(made, _values("cache_folder", brought, places), units, [*releases, *models]),
+        "trees": trees(made, [*caches, *homes], units, [*releases, *models]),
         "sources": brought.get("sources", {}),
         "folders": sorted(made, key=lambda path: (-path.count("/"), path)),
         "users": brought.get("users", []),
@@ -398,7 +407,7 @@ class Teardown:
 
     @property
     def files(self) -> tuple[str, ...]:
-        known = (apt.CONF, *(() if self.keeps_packages else APT_FILES))
+        known = (apt.CONF, *DOOR_FILES, *(() if self.keeps_packages else APT_FILES))
         ours = [path for path in known if path in self.found["files"]]
         return (*ours, *(path for path in self.other_files if self.is_as_laid(path)))
 
@@ -406,7 +415,7 @@ class Teardown:
     def other_files(self) -> list[str]:
         """Of the deploy's record, what no part of the teardown knows by itself."""
         units = {f"/etc/systemd/system/{name}" for name in self.found["units"]}
-        known = {*APT_FILES, *BOOT_FILES, POWER_FILE, apt.CONF, *units}
+        known = {*APT_FILES, *BOOT_FILES, POWER_FILE, apt.CONF, *DOOR_FILES, *units}
         rest = self.deployed.get("files", {}).keys() - known
         return sorted(
             path
@@ -546,9 +555,10 @@ def removed_rows(whole: Teardown) -> Iterable[Row]:
         yield "driver", f"{driver_words(whole)}, and its repository"
         if whole.brought.get("nouveau_was_on"):
             yield "driver", "nouveau takes the card at the next reboot; the teardown does none"
-    if whole.found["releases"]:
-        names = ", ".join(PurePosixPath(path).name for path in whole.found["releases"])
-        yield "release", f"{names} in {_parent(whole.found['releases'][0])}"
+    for folder in dict.fromkeys(_parent(path) for path in whole.found["releases"]):
+        paths = [PurePosixPath(path) for path in whole.found["releases"]]
+        names = ", ".join(path.name for path in paths if str(path.parent) == folder)
+        yield "release", f"{names} in {folder}"
     for one in whole.weights:
         yield "weights", weights_words(one)
     files = [*whole.boot_files, *whole.files, *([POWER_FILE] if has_power(whole) else [])]

@@ -39,10 +39,31 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+@dataclass(frozen=True)
+class Locked:
+    """One distribution in a lock. always: some line of it has no marker, so it is on every box.
+
+    A lock for several Pythons may hold several versions of one, each with a marker.
+    """
+
+    versions: tuple[str, ...]
+    always: bool
+
+
+def locked(lock: str) -> dict[str, Locked]:
+    """What a lock's text holds, by name."""
+    row = r"^([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([^\s;\\]+)[ \t]*(;?)"
+    found: dict[str, Locked] = {}
+    for written, version, marker in re.findall(row, lock, re.MULTILINE):
+        name = normal(written)
+        before = found.get(name, Locked((), always=False))
+        found[name] = Locked((*before.versions, version), before.always or not marker)
+    return found
+
+
 def locked_versions(lock: str) -> dict[str, str]:
-    """{name: version} of a lock's text."""
-    rows = re.findall(r"^([A-Za-z0-9][\w.-]*)(?:\[[^\]]*\])?==([^\s;\\]+)", lock, re.MULTILINE)
-    return {normal(name): version for name, version in rows}
+    """{name: version} of a lock's text: of one with a version for each Python, the last."""
+    return {name: one.versions[-1] for name, one in locked(lock).items()}
 
 
 def locked_lines(lock: str, name: str) -> str:
@@ -50,18 +71,19 @@ def locked_lines(lock: str, name: str) -> str:
     taken: list[str] = []
     for line in lock.splitlines():
         goes_on = bool(taken) and taken[-1].endswith("\\")
-        if goes_on or (not taken and normal(name) in locked_versions(line)):
+        if goes_on or normal(name) in locked(line):
             taken.append(line)
     return "".join(f"{line}\n" for line in taken)
 
 
-def version_faults(locked: Mapping[str, str], found: Mapping[str, str]) -> Refusal | None:
+def version_faults(wanted: Mapping[str, Locked], found: Mapping[str, str]) -> Refusal | None:
     """Installed distributions {name: version of the metadata} against the lock's."""
-    rows = [
-        f"{name} {found.get(name, 'absent')}, locked {locked.get(name, 'not at all')}"
-        for name in sorted(locked.keys() | found.keys())
-        if locked.get(name) != found.get(name)
-    ]
+    rows = []
+    for name in sorted(wanted.keys() | found.keys()):
+        one = wanted.get(name, Locked((), always=False))
+        if found.get(name) not in (one.versions if one.always or name in found else (None,)):
+            versions = " or ".join(one.versions) or "not at all"
+            rows.append(f"{name} {found.get(name, 'absent')}, locked {versions}")
     if not rows:
         return None
     return Refusal(

@@ -74,6 +74,11 @@ OPERATIONS = (
     Operation("user", "User vllm"),
     Operation("switch", "vllm-coder.service runs what the card says"),
     Operation("boot", "vllm-coder.service starts at boot"),
+    Operation("stream-user", "User aibox-stream", OF_A_REBOOT),
+    Operation("stream-venv", "Venv ", room_kb=64),
+    Operation("stream-keys", "The filter's keys", OF_A_FILE),
+    Operation("stream-switch", "vllm-stream.service runs what it is to run"),
+    Operation("stream-boot", "vllm-stream.service starts at boot", OF_A_REBOOT),
     Operation("record", "The record of what was laid down"),
 )
 BEGIN = "begin"  # the disk before the first of them
@@ -86,7 +91,8 @@ ON_A_SMALL_DISK = {"release_disk_gb": 0, "disk_reserve_gb": 0}
 LOOK = """systemctl is-active vllm-coder
 python3 -c 'import urllib.request as r; print(r.urlopen("http://127.0.0.1:8000/health").status)'
 find /etc /opt /srv /var/lib /var/cache/aibox -xdev \\
-  '(' -name '.*.new' -o -name '.building-*' -o -name '.partial-*' ')' ! -path '*/aibox/uv/*'
+  '(' -name '.*.new' -o -name '.building-*' -o -name '.partial-*' \\
+  -o -name '*.before' ')' ! -path '*/aibox/uv/*'
 """
 
 
@@ -112,7 +118,7 @@ class Harness:
         """other_box: gives a box by whether it is bare and whether its disk is small."""
         self.reference = undisturbed
         self.box, self.hub, self.other_box = box, hub, other_box
-        self.data: HostData = standin(hub.url)
+        self.data: HostData = data_of(hub)
         self.kept = Path(box.entry.folder, "kept")
         self.seconds = {one.name: one.bare_s for one in OPERATIONS if one.bare_s}
         self.keep_every_disk()
@@ -236,6 +242,11 @@ class Harness:
         assert look(box) == ["active", "200"]
         assert differences(self.reference, box) == []
         assert planned(box, data) == []
+
+
+def data_of(hub: Hub) -> HostData:
+    """The filter stands for both doors: what stops a switch is the same, and LiteLLM is dear."""
+    return {**standin(hub.url), "stream": True}
 
 
 def named(shown: str) -> Operation | None:

@@ -14,11 +14,13 @@ from tests.rehearsal.kill_harness import (
     SMALL_DISK_MB,
     Cell,
     Harness,
+    data_of,
     failed_in_words,
     manifest_of,
     planned,
     restore,
 )
+from tests.rehearsal.provision import deploy
 from tests.rehearsal.stepping import stepping
 
 pytestmark = pytest.mark.long
@@ -41,6 +43,7 @@ def harness(layers: Callable[[str], str | None], hub: Hub) -> Iterator[Harness]:
 
     with Box.up("kill-reference", layer=layers("serving"), owned=True) as undisturbed:
         undisturbed.run("systemctl start vllm-coder")  # waits until it answers
+        assert deploy({undisturbed: data_of(hub)}, "-y").code == 0  # its door
         reference = manifest_of(undisturbed)
     try:
         yield Harness(reference, up("kill", "based"), hub, other)

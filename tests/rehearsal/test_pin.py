@@ -20,6 +20,7 @@ import pytest
 from aibox.decide.pins import judge_paths, read_by_vllm
 from aibox.decide.weights import WeightsLock
 from tasks import first_pin, hub_token, pin
+from tasks.given_secrets import SecretError
 from tests.rehearsal.emulation.hub import MODELS, PROJECT, Hub
 
 NAME = "tiny-qwen3.5-mtp"
@@ -263,7 +264,7 @@ def test_the_token_file_is_used_and_must_be_private(
     assert hub_token.token() is None
     file.write_text("hf_of_the_file\n")
     file.chmod(0o644)
-    with pytest.raises(hub_token.TokenError, match="chmod 600"):
+    with pytest.raises(SecretError, match="chmod 600"):
         hub_token.token()
     file.chmod(stat.S_IRUSR | stat.S_IWUSR)
     assert hub_token.token() == "hf_of_the_file"

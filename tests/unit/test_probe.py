@@ -20,6 +20,7 @@ from tests.unit.conftest import ROOT
 def test_it_runs_from_standard_input_on_a_bare_python() -> None:
     asked = {"folders": ["/nowhere/at/all"], "ports": [1], "sizes": {"x": ["/nowhere"]}}
     asked |= {"user": "nobody-of-that-name", "unit": "none-such.service"}
+    asked |= {"units": ["nowhere.service"]}
     done = subprocess.run(
         [sys.executable, "-IS", "-", "system", json.dumps(asked)],
         input=(ROOT / "aibox/box/probe.py").read_text(),
@@ -36,6 +37,7 @@ def test_it_runs_from_standard_input_on_a_bare_python() -> None:
     assert answer["account"] is None
     assert answer["foreign_unit"] is None
     assert isinstance(answer["serving"], list)
+    assert answer["units"] == {"nowhere.service": None}
 
 
 def test_a_folder_that_is_not_there_lies_on_its_parents_disk(tmp_path: Path) -> None:

@@ -199,3 +199,37 @@ def test_the_lines_of_one_distribution() -> None:
     assert wheels.locked_lines(LOCK, "torch") == ""
     versions = {"vllm": "0.31.0", "flash-infer-python": "0.7.0.post1"}
     assert wheels.locked_versions(LOCK) == versions
+
+
+PER_PYTHON = """\
+numpy==2.4.6 ; python_full_version < '3.12' \\
+    --hash=sha256:1
+numpy==2.5.5 ; python_full_version >= '3.12' \\
+    --hash=sha256:2
+pywin32==312 ; sys_platform == 'win32' \\
+    --hash=sha256:3
+vllm==0.31.0 \\
+    --hash=sha256:4
+"""
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"numpy": "2.4.6", "vllm": "0.31.0"}, ""),
+        ({"numpy": "2.5.5", "vllm": "0.31.0"}, ""),
+        ({"numpy": "2.4.6"}, "vllm absent, locked 0.31.0"),
+        ({"numpy": "1.0", "vllm": "0.31.0"}, "numpy 1.0, locked 2.4.6 or 2.5.5"),
+        ({"vllm": "0.31.0", "pywin32": "311"}, "pywin32 311, locked 312"),
+        ({"vllm": "0.31.0", "torch": "2"}, "torch 2, locked not at all"),
+    ],
+)
+def test_a_lock_for_several_pythons(found: dict[str, str], said: str) -> None:
+    """What a marker leaves out may be absent; nothing may be there in another version."""
+    refusal = wheels.version_faults(wheels.locked(PER_PYTHON), found)
+    assert (refusal.found if refusal else "") == (f"in the new venv: {said}" if said else "")
+
+
+def test_every_version_of_one_distribution_is_reinstalled() -> None:
+    numpy = "".join(PER_PYTHON.splitlines(keepends=True)[:4])
+    assert wheels.locked_lines(PER_PYTHON, "numpy") == numpy

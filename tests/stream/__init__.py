@@ -1,0 +1,1 @@
+"""The stream filter over sockets, against a scripted server."""

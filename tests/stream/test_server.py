@@ -1,0 +1,550 @@
+"""The filter over sockets: what goes through, who may ask, and what happens when one breaks off."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gzip
+import json
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from aibox.stream.config import Keys
+from tests.stream.rows import (
+    DONE,
+    MESSAGE,
+    STOP,
+    block_stop,
+    chunk,
+    message,
+    read_back,
+    said,
+    stream,
+    text,
+    text_start,
+)
+from tests.stream.scripted import JSON, SSE, Die, Script, Step, Wait, doors, until
+
+HELLO = stream([*said("Hello"), STOP])
+KEYS = Keys({"laptop": "sk-laptop-1", "desk": "sk-desk-2"})
+PATHS = ("chat/completions", "completions", "responses", "messages", "messages/count_tokens")
+
+
+def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*args: Any, **named: Any) -> None:
+        asyncio.run(asyncio.wait_for(test(*args, **named), 60))
+
+    return run
+
+
+def error_of(body: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(body)["error"]
+    return found
+
+
+# --- what goes through --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+@in_a_loop
+async def test_a_body_passes_untouched(path: str) -> None:
+    reply = b'{"answer":   "\xc3\xa9"}'
+    headers = {**JSON, "X-Request-Id": "7", "Connection": "close, X-Hop", "X-Hop": "1"}
+    body = b'{"model":"m",  "prompt":"\xff"}'
+    async with doors(Script([reply], headers=headers, whole=True)) as d:
+        sent = {**JSON, "X-Mine": "yes", "Connection": "X-Own", "X-Own": "1"}
+        async with d.ask(f"/v1/{path}?a=%2Fb&c", json=None, data=body, headers=sent) as got:
+            assert (got.status, await got.read()) == (200, reply)
+            assert got.headers["X-Request-Id"] == "7"
+            assert "X-Hop" not in got.headers
+        asked = d.server.asked[0]
+        assert asked.line == f"POST /v1/{path}?a=%2Fb&c HTTP/1.1"
+        assert asked.body == body
+        assert asked.headers["x-mine"] == "yes"
+        assert "x-own" not in asked.headers
+        assert asked.headers["host"] == f"127.0.0.1:{d.server.port}"
+
+
+@in_a_loop
+async def test_a_stream_passes_as_it_comes() -> None:
+    end = HELLO.index(b"\n\n") + 2
+    steps: list[Step] = [HELLO[:40], HELLO[40:end], Wait(1), HELLO[end:]]
+    async with doors(Script(steps)) as d, d.ask() as got:
+        assert got.headers["Content-Type"] == SSE["Content-Type"]
+        began = time.monotonic()
+        assert await got.content.readuntil(b"\n\n")
+        assert time.monotonic() - began < 0.8
+        assert await got.read() in HELLO
+
+
+@in_a_loop
+async def test_an_image_passes_and_so_does_a_list_of_models() -> None:
+    image = "data:image/png;base64," + "iVBO" * 500_000
+    asked = {"messages": [{"role": "user", "content": [{"image_url": {"url": image}}]}]}
+    async with doors(Script([b'{"data":[]}'], headers=JSON, whole=True)) as d:
+        body = json.dumps(asked).encode()
+        async with d.ask(json=None, data=body) as got:
+            assert got.status == 200
+        assert d.server.asked[0].body == body
+        async with d.client.get(d.url + "/v1/models") as got:
+            assert await got.read() == b'{"data":[]}'
+        async with d.client.get(d.url + "/v1/responses/resp_1") as got:
+            assert got.status == 200
+        async with d.client.post(d.url + "/v1/responses/resp_1/cancel") as got:
+            assert got.status == 200
+        assert [one.line.split()[1] for one in d.server.asked[1:]] == [
+            "/v1/models",
+            "/v1/responses/resp_1",
+            "/v1/responses/resp_1/cancel",
+        ]
+
+
+@pytest.mark.parametrize("status", [400, 404, 422, 500, 503])
+@in_a_loop
+async def test_the_servers_own_errors_pass(status: int) -> None:
+    said_ = b'{"error":{"message":"no"}}'
+    async with doors(Script([said_], status, JSON, whole=True)) as d, d.ask() as got:
+        assert (got.status, await got.read()) == (status, said_)
+
+
+@in_a_loop
+async def test_another_encoding_passes_unread() -> None:
+    headers = {**SSE, "Content-Encoding": "gzip"}
+    packed = gzip.compress(stream([chunk({"reasoning": "Hm"}), *said("x"), STOP]))
+    async with doors(Script([packed], headers=headers)) as d, d.ask() as got:
+        assert b"reasoning_content" not in await got.read()
+
+
+@in_a_loop
+async def test_mends_work_over_sockets_and_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "aibox.stream")
+    came = stream([chunk({"reasoning": "secret words"}), *said("x"), STOP])
+    pieces = [came[at : at + 30] for at in range(0, len(came), 30)]
+    async with doors(Script(pieces)) as d:
+        async with d.ask(headers={"Authorization": "Bearer sk-secret"}) as got:
+            assert read_back(await got.read())[0]["choices"][0]["delta"] == {
+                "reasoning": "secret words",
+                "reasoning_content": "secret words",
+            }
+        assert await until(lambda: "key=" in caplog.text)
+        assert d.value("mends_total", mend="reasoning_names", mode="on") == 1
+        asked = {"path": "/v1/chat/completions", "status": "200"}
+        assert d.value("requests_total", **asked) == 1
+        assert d.value("active_streams") == 0
+    (line,) = [record.message for record in caplog.records if "key=" in record.message]
+    assert "POST /v1/chat/completions 200 stream" in line
+    assert "mends=reasoning_names:1 end=whole" in line
+    assert "secret" not in caplog.text
+
+
+@in_a_loop
+async def test_an_answer_in_one_body_is_mended() -> None:
+    reply = {"choices": [{"message": {"reasoning": "Hm", "content": "x"}}]}
+    async with doors(Script([json.dumps(reply).encode()], headers=JSON)) as d, d.ask() as got:
+        found = (await got.json())["choices"][0]["message"]
+        assert found == {"reasoning": "Hm", "content": "x", "reasoning_content": "Hm"}
+
+
+# --- who may ask --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "name"),
+    [
+        ({"Authorization": "Bearer sk-laptop-1"}, 200, "laptop"),
+        ({"Authorization": "bearer  sk-desk-2"}, 200, "desk"),
+        ({"x-api-key": "sk-desk-2"}, 200, "desk"),
+        ({"x-api-key": "wrong", "Authorization": "Bearer sk-desk-2"}, 200, "desk"),
+        ({"Authorization": "Bearer sk-laptop-"}, 401, "-"),
+        ({"Authorization": "Basic sk-laptop-1"}, 401, "-"),
+        ({"Authorization": "Bearer "}, 401, "-"),
+        ({"x-api-key": "ké"}, 401, "-"),
+        ({}, 401, "-"),
+    ],
+)
+@in_a_loop
+async def test_a_key_is_asked_and_goes_no_further(
+    headers: dict[str, str], status: int, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "aibox.stream")
+    settings = {"keys_file": "/keys"}
+    async with doors(Script([HELLO]), KEYS, **settings) as d:
+        async with d.ask(headers=headers) as got:
+            body = await got.read()
+            assert got.status == status
+        assert await until(lambda: "key=" in caplog.text)
+        if status == 401:
+            assert error_of(body)["type"] == "authentication_error"
+            assert not d.server.asked
+        else:
+            assert not {"authorization", "x-api-key"} & set(d.server.asked[0].headers)
+    assert f"key={name} " in caplog.text
+    assert "sk-" not in caplog.text
+
+
+@in_a_loop
+async def test_errors_come_in_the_apis_own_form() -> None:
+    async with doors(Script([HELLO]), KEYS) as d:
+        async with d.ask("/v1/messages") as got:
+            assert await got.json() == {
+                "type": "error",
+                "error": {
+                    "type": "authentication_error",
+                    "message": "A key is needed: `Authorization: Bearer KEY` or `x-api-key: KEY`.",
+                },
+            }
+        async with d.client.get(
+            d.url + "/v1/embeddings", headers={"x-api-key": "sk-desk-2"}
+        ) as got:
+            assert got.status == 404
+            assert "/v1/chat/completions" in error_of(await got.read())["message"]
+        async with d.client.get(d.url + "/v1/models/../../metrics") as got:
+            assert got.status in (401, 403, 404, 502, 503, 200)
+        assert not d.server.asked or d.server.asked[0].line.startswith("GET /metrics")
+
+
+@in_a_loop
+async def test_without_keys_the_servers_own_key_can_be_given() -> None:
+    async with doors(Script([HELLO])) as d:
+        async with d.ask(headers={"Authorization": "Bearer theirs"}) as got:
+            await got.read()
+        assert d.server.asked[0].headers["authorization"] == "Bearer theirs"
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_a_body_over_the_limit_is_refused() -> None:
+    async with doors(limits={"body_bytes": 1000}) as d:
+        for body in (b"x" * 1001, _in_pieces(b"x" * 600, b"x" * 600)):
+            async with d.ask(json=None, data=body) as got:
+                assert got.status == 413
+                assert "1000 bytes" in error_of(await got.read())["message"]
+        assert not d.server.asked
+
+
+async def _in_pieces(*pieces: bytes) -> Any:
+    for piece in pieces:
+        yield piece
+
+
+@in_a_loop
+async def test_a_slow_header_and_a_slow_body_end() -> None:
+    async with doors(limits={"header_s": 0.3, "body_s": 0.3}) as d:
+        reader, writer = await asyncio.open_connection("127.0.0.1", d.filter.port)
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n")
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", d.filter.port)
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+        writer.write(head)
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), 5)
+        writer.close()
+
+
+@in_a_loop
+async def test_too_many_at_a_time_are_told_to_wait() -> None:
+    async with doors(Script([Wait(1), HELLO]), limits={"streams": 2}) as d:
+        async with d.ask() as one, d.ask() as two, d.ask() as three:
+            assert (one.status, two.status, three.status) == (200, 200, 429)
+            assert three.headers["Retry-After"]
+        async with d.client.get(d.url + "/health") as got:
+            assert got.status == 200
+
+
+# --- the server does not answer, or breaks off --------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+@in_a_loop
+async def test_while_the_server_starts_clients_are_told_when_to_ask_again(path: str) -> None:
+    async with doors() as d:
+        d.server.stop()
+        async with d.ask(f"/v1/{path}") as got:
+            assert got.status == 503
+            assert int(got.headers["Retry-After"]) > 0
+            found = await got.json()
+        kind = "overloaded_error" if "messages" in path else "server_error"
+        assert found["error"]["type"] == kind
+        assert ("type" in found) == ("messages" in path)
+        async with d.client.get(d.url + "/health") as got:
+            assert got.status == 503
+
+
+@in_a_loop
+async def test_a_server_that_dies_before_it_answers_is_a_bad_gateway() -> None:
+    for before, headers in ((b"", SSE), (b"{", JSON)):
+        async with doors(Script([before, Die()] if before else [], headers=headers)) as d:
+            if not before:
+                d.server.script.headers = {"broken": "\x00"}
+            async with d.ask() as got:
+                assert got.status == 502
+                assert got.headers["Retry-After"]
+
+
+@pytest.mark.parametrize(
+    ("path", "begun"),
+    [
+        ("chat/completions", stream(said("Hi"))[: -len(DONE)]),
+        ("completions", b'data: {"choices":[{"text":"Hi"}]}\n\n'),
+        ("responses", b'data: {"type":"response.created"}\n\n'),
+        ("messages", stream([MESSAGE, text_start(0), text(0, "Hi")], "messages")),
+    ],
+)
+@pytest.mark.parametrize("last", [[Wait(0.05), Die()], []])
+@in_a_loop
+async def test_f11_a_server_that_dies_in_the_middle(
+    path: str, begun: bytes, last: list[Any]
+) -> None:
+    async with doors(Script([begun, b"data: {", *last])) as d:
+        async with d.ask(f"/v1/{path}") as got:
+            body = await got.read()
+        assert body.startswith(begun)
+        assert "error" in json.dumps(read_back(body)[-1])
+        assert await until(lambda: d.value("faults_total", kind="cut_answer") == 1)
+        assert d.value("mends_total", mend="error_event", mode="on") == 1
+
+
+@in_a_loop
+async def test_f11_counted_the_connection_breaks_as_the_servers_did() -> None:
+    begun = stream(said("Hi"))[: -len(DONE)]
+    async with doors(Script([begun, Wait(0.1), Die()]), mends={"error_event": "count"}) as d:
+        with pytest.raises(aiohttp.ClientError):
+            async with d.ask() as got:
+                await got.read()
+        assert await until(lambda: d.value("mends_total", mend="error_event", mode="count") == 1)
+
+
+# --- silence ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("silence", ["before the header", "before the first", "in between"])
+@pytest.mark.parametrize(
+    ("path", "answer", "sign"),
+    [
+        ("chat/completions", HELLO, b": keep-alive\n\n"),
+        ("completions", HELLO, b": keep-alive\n\n"),
+        ("responses", b'data: {"type":"response.completed"}\n\n', b": keep-alive\n\n"),
+        (
+            "messages",
+            stream(message(text_start(0), text(0, "Hi"), block_stop(0)), "messages"),
+            b'event: ping\ndata: {"type": "ping"}\n\n',
+        ),
+    ],
+)
+@in_a_loop
+async def test_f8_a_sign_of_life_in_silence(
+    path: str, answer: bytes, sign: bytes, silence: str
+) -> None:
+    script = Script([answer], before=0.5) if silence == "before the header" else Script()
+    if silence == "before the first":
+        script.steps = [Wait(0.5), answer]
+    elif silence == "in between":
+        script.steps = [answer[:20], Wait(0.5), answer[20:]]
+    async with doors(script, keepalive_s=0.1) as d:
+        async with d.ask(f"/v1/{path}") as got:
+            body = await got.read()
+        assert 2 <= body.count(sign) <= 6
+        assert body.replace(sign, b"") == answer
+    async with doors(script, keepalive_s=0.1, mends={"keep_alive": "count"}) as d:
+        async with d.ask(f"/v1/{path}") as got:
+            assert await got.read() == answer
+        counted = {"mend": "keep_alive", "mode": "count"}
+        assert await until(lambda: d.value("mends_total", **counted) >= 2)
+
+
+@in_a_loop
+async def test_an_answer_in_one_body_gets_no_signs_of_life() -> None:
+    script = Script([b"{}"], headers=JSON, before=0.4)
+    async with doors(script, keepalive_s=0.1) as d, d.ask(json={"messages": []}) as got:
+        assert await got.read() == b"{}"
+
+
+@in_a_loop
+async def test_an_error_after_signs_of_life_is_an_error_event() -> None:
+    script = Script([b'{"error":{"message":"too long"}}'], 400, JSON, before=0.3)
+    async with doors(script, keepalive_s=0.1) as d:
+        async with d.ask("/v1/messages") as got:
+            assert got.status == 200
+            last = read_back(await got.read())[-1]
+        assert last["type"] == "error"
+        assert "too long" in last["error"]["message"]
+
+
+@in_a_loop
+async def test_a_server_that_dies_after_signs_of_life_is_an_error_event() -> None:
+    async with doors(Script(before=0.3), keepalive_s=0.1) as d:
+        asking = asyncio.create_task(d.ask().__aenter__())
+        got = await asking
+        d.server.script.steps = [Die()]
+        d.server.script.headers = {"broken": "\x00"}
+        assert "error" in read_back(await got.read())[-1]
+
+
+# --- clients that hang up, or are slow ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before the header", "in silence", "in the middle"])
+@in_a_loop
+async def test_f13_who_hangs_up_ends_the_work(when: str) -> None:
+    script = Script([Wait(30), HELLO])
+    if when == "before the header":
+        script = Script([HELLO], before=30)
+    elif when == "in the middle":
+        script = Script([HELLO[:60]], endless=b": more\n\n")
+    async with doors(script) as d:
+        asking = asyncio.create_task(d.ask().__aenter__())
+        assert await until(lambda: d.server.asked)
+        await asyncio.sleep(0.2)
+        began = time.monotonic()
+        asking.cancel()
+        if asking.done():
+            (await asking).close()
+        await d.client.close()
+        assert await until(lambda: d.server.gone == 1)
+        assert time.monotonic() - began < 1
+        assert await until(lambda: d.value("mends_total", mend="cancel", mode="on") == 1)
+        assert d.value("active_streams") == 0
+
+
+@in_a_loop
+async def test_f13_counted_the_server_answers_to_the_end() -> None:
+    script = Script([HELLO[:60], Wait(0.3), b": more\n\n", Wait(0.3), HELLO[60:]])
+    async with doors(script, mends={"cancel": "count"}) as d:
+        got = await d.ask().__aenter__()
+        got.close()
+        assert await until(lambda: d.value("mends_total", mend="cancel", mode="count") == 1)
+        assert d.server.gone == 0
+
+
+@in_a_loop
+async def test_a_slow_client_holds_the_server_back() -> None:
+    async with doors(Script([HELLO[:60]], endless=b": more\n\n" * 2000)) as d:
+        sock = socket.create_connection(("127.0.0.1", d.filter.port))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
+        body = b'{"stream":true}'
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+        sock.sendall(head % len(body) + body)
+        before = -1
+        for _ in range(20):
+            if before == d.server.sent:
+                break
+            before = d.server.sent
+            await asyncio.sleep(0.5)
+        assert d.server.sent == before < 50_000_000  # what the sockets hold, and a bounded rest
+        sock.close()
+        assert await until(lambda: d.server.gone == 1)
+
+
+@in_a_loop
+async def test_a_client_that_takes_nothing_is_left() -> None:
+    script = Script([HELLO[:60]], endless=b": more\n\n" * 2000)
+    async with doors(script, keepalive_s=0.1, limits={"stall_s": 0.5}) as d:
+        sock = socket.create_connection(("127.0.0.1", d.filter.port))
+        body = b'{"stream":true}'
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+        sock.sendall(head % len(body) + body)
+        assert await until(lambda: d.server.gone == 1, 10)
+        sock.close()
+
+
+@in_a_loop
+async def test_an_endless_line_takes_no_memory() -> None:
+    script = Script([b"data: "] + [b"x" * 100_000] * 300)
+    async with doors(script, limits={"event_bytes": 10_000}) as d:
+        async with d.ask() as got:
+            size = 0
+            async for block in got.content.iter_any():
+                size += len(block)
+        assert read_back(block[-300:].lstrip(b"x"))[0]["error"]
+        assert 30_000_006 < size < 30_000_300
+
+
+# --- the filter's own pages ---------------------------------------------------------------------
+
+VLLM = b"""vllm:spec_decode_num_drafts_total{engine="0"} 10
+vllm:spec_decode_num_draft_tokens_total{engine="0"} %d
+vllm:spec_decode_num_accepted_tokens_total{engine="0"} 90
+"""
+
+
+@in_a_loop
+async def test_metrics_and_the_servers_metrics() -> None:
+    async with doors() as d:
+        d.server.by_path["/metrics"] = Script([VLLM % 100], headers={"Content-Type": "text/plain"})
+        async with d.client.get(d.url + "/metrics/vllm") as got:
+            assert await got.read() == VLLM % 100
+        for drafted in (100, 250, 350):
+            d.server.by_path["/metrics"].steps = [VLLM % drafted]
+            async with d.client.get(d.url + "/metrics") as got:
+                text_ = await got.text()
+        assert "aibox_stream_draft_tokens_since_accepted 250.0" in text_
+        assert "aibox_stream_zero_acceptance_streaks_total 1.0" in text_
+        assert "aibox_stream_active_streams 0.0" in text_
+        assert "aibox_stream_added_latency_seconds_bucket" in text_
+
+
+@pytest.mark.parametrize(
+    ("remote", "allowed"),
+    [
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("192.168.1.9", True),
+        ("::ffff:192.168.1.9", True),
+        ("192.168.2.9", False),
+        ("10.0.0.1", False),
+        (None, False),
+    ],
+)
+@in_a_loop
+async def test_metrics_go_to_the_monitor_only(remote: str | None, allowed: bool) -> None:
+    async with doors(metrics_allowed=["192.168.1.0/24"]) as d:
+        assert d.filter._may_see_metrics(remote) is allowed
+
+
+# --- its end ------------------------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_answers_may_end_when_the_filter_is_stopped() -> None:
+    async with doors(Script([HELLO[:60], Wait(0.5), HELLO[60:]])) as d, d.ask() as got:
+        stopping = asyncio.create_task(d.filter.stop())
+        assert await got.read() == HELLO
+        await stopping
+        with pytest.raises(aiohttp.ClientError):
+            await d.ask()
+
+
+@in_a_loop
+async def test_an_answer_that_does_not_end_in_time_ends_with_an_error() -> None:
+    script = Script([HELLO[: HELLO.index(b"\n\n") + 2], Wait(30)])
+    async with doors(script, limits={"drain_s": 0.3}) as d, d.ask() as got:
+        await asyncio.sleep(0.2)
+        began = time.monotonic()
+        await d.filter.stop()
+        assert time.monotonic() - began < 2
+        assert "stopped" in read_back(await got.read())[-1]["error"]["message"]
+
+
+# --- many ---------------------------------------------------------------------------------------
+
+
+@in_a_loop
+async def test_a_thousand_connections_at_once() -> None:
+    async with doors(Script([HELLO[:60], Wait(3), HELLO[60:]]), limits={"streams": 1000}) as d:
+
+        async def one() -> bool:
+            async with d.ask() as got:
+                return bool(await got.read() == HELLO)
+
+        assert all(await asyncio.gather(*(one() for _ in range(1000))))
+        assert d.value("active_streams") == 0

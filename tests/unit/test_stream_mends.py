@@ -1,0 +1,380 @@
+"""Each row in both modes and both APIs, whatever the network cuts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aibox.stream.mends.answer import Answer
+from aibox.stream.mends.request import asked
+from tests.stream.rows import (
+    CHAT,
+    COUNT,
+    DONE,
+    MESSAGE,
+    MESSAGE_STOP,
+    NO_THINKING,
+    OFF,
+    ON,
+    ROWS,
+    SPELT,
+    STOP,
+    TOOLS,
+    Row,
+    block_stop,
+    chunk,
+    message,
+    read_back,
+    said,
+    stop_for,
+    stream,
+    text,
+    text_start,
+)
+
+BY_NAME = pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.api}: {row.name}")
+
+
+def answer_to(row: Row, modes: dict[str, Any]) -> Answer:
+    return Answer(row.api, asked(row.request, True), modes)
+
+
+def through(answer: Answer, blocks: list[bytes]) -> bytes:
+    return b"".join([answer.feed(block) for block in blocks]) + answer.end()
+
+
+def only(mend: str) -> dict[str, Any]:
+    return {**OFF, mend: "on"}
+
+
+@BY_NAME
+def test_what_the_client_gets(row: Row) -> None:
+    answer = answer_to(row, only(row.mend))
+    sent = through(answer, [row.bytes(row.came)])
+    assert read_back(sent) == row.gives
+    assert answer.counts[row.mend] == row.counted
+    assert answer.malformed == row.malformed
+    assert answer.outcome.whole
+
+
+# A call whose name never comes was held back as one piece: it says the same in other bytes.
+UNTOUCHED = [row for row in ROWS if row.came == row.gives and row.mend != "late_name"]
+
+
+@pytest.mark.parametrize("row", UNTOUCHED, ids=lambda row: f"{row.api}: {row.name}")
+def test_where_nothing_applied_not_a_byte_differs(row: Row) -> None:
+    came = row.bytes(row.came)
+    assert through(answer_to(row, only(row.mend)), [came]) == came
+
+
+@BY_NAME
+def test_counting_changes_no_byte(row: Row) -> None:
+    came = row.bytes(row.came)
+    answer = answer_to(row, {**OFF, row.mend: "count"})
+    assert through(answer, [came]) == came
+    assert answer.counts[row.mend] == row.counted
+    assert answer.malformed == row.malformed
+
+
+@BY_NAME
+def test_off_is_off(row: Row) -> None:
+    came = row.bytes(row.came)
+    answer = answer_to(row, OFF)
+    assert through(answer, [came]) == came
+    assert not answer.counts
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_any_cuts_give_the_same(data: st.DataObject) -> None:
+    row = data.draw(st.sampled_from(ROWS))
+    modes = data.draw(st.sampled_from([ON, COUNT, only(row.mend)]))
+    end = data.draw(st.sampled_from([b"\n", b"\r\n", b"\r"]))
+    came = row.bytes(row.came).replace(b"\n", end)
+    whole = answer_to(row, modes)
+    expected = through(whole, [came])
+    size = len(came)
+    at = sorted(data.draw(st.lists(st.integers(0, size), max_size=12)))
+    blocks = [came[a:b] for a, b in zip([0, *at], [*at, size], strict=True)]
+    answer = answer_to(row, modes)
+    assert through(answer, blocks) == expected
+    assert answer.counts == whole.counts
+    bytewise = answer_to(row, modes)
+    assert through(bytewise, [came[n : n + 1] for n in range(size)]) == expected
+
+
+def test_all_mends_at_once_agree() -> None:
+    came = [
+        *(
+            chunk({"role": "assistant", "reasoning": "Hm"}),
+            *said("So.\n</think>\n\nI look.", SPELT),
+        ),
+        STOP,
+    ]
+    answer = Answer("chat", asked(TOOLS, True), ON)
+    got = read_back(through(answer, [stream(came)]))
+    deltas = [one["choices"][0]["delta"] for one in got]
+    assert deltas[0]["reasoning_content"] == "Hm"
+    assert deltas[1] == {"reasoning": "So.\n", "reasoning_content": "So.\n"}
+    assert deltas[2] == {"content": "I look."}
+    assert json.loads(deltas[3]["tool_calls"][0]["function"]["arguments"]) == {"path": "a.py"}
+    assert got[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+def test_an_event_that_is_mended_keeps_its_frame() -> None:
+    answer = Answer("chat", asked({}, True), ON)
+    data = json.dumps(chunk({"reasoning": "a"})).encode()
+    sent = answer.feed(b": hello\r\nid: 7\r\ndata: %b\r\n\r\n" % data)
+    assert sent.startswith(b": hello\r\nid: 7\r\ndata: {")
+    assert sent.endswith(b"\r\n\r\n") and b"reasoning_content" in sent
+
+
+def test_after_the_first_word_text_is_passed_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = Answer("chat", asked({}, True), ON)
+    answer.feed(b"data: %b\n\n" % json.dumps(chunk({"content": "a"})).encode())
+    monkeypatch.setattr(answer, "_mended", lambda *_: pytest.fail("it was read"))
+    more = b"data: %b\n\n" % json.dumps(chunk({"content": "b"})).encode()
+    assert answer.feed(more * 3 + b"data: {") == more * 3
+
+
+# --- what breaks --------------------------------------------------------------------------------
+
+BEGUN = {
+    "chat": stream(said("Hello"))[: -len(DONE)],
+    "completions": b'data: {"choices":[{"index":0,"text":"Hello","finish_reason":null}]}\n\n',
+    "responses": b'event: response.created\ndata: {"type":"response.created",'
+    b'"sequence_number":4}\n\n',
+    "messages": stream([MESSAGE, text_start(0), text(0, "Hello")], "messages"),
+}
+
+
+@pytest.mark.parametrize("api", BEGUN)
+@pytest.mark.parametrize("torn", [b"", b'data: {"choi', b"data: [DO"])
+def test_f11_a_cut_answer_ends_with_an_error_in_the_apis_own_form(api: str, torn: bytes) -> None:
+    answer = Answer(api, asked({}, True), ON)
+    sent = through(answer, [BEGUN[api], torn])
+    assert sent.startswith(BEGUN[api])
+    assert answer.cut
+    last = read_back(sent)[-1]
+    if api == "responses":
+        assert last["type"] == "error"
+        assert last["sequence_number"] == 5
+    elif api == "messages":
+        assert (last["type"], last["error"]["type"]) == ("error", "api_error")
+        assert b"event: error\ndata: " in sent
+    else:
+        assert "model server ended" in last["error"]["message"]
+    assert b"[DONE]" not in sent
+
+
+@pytest.mark.parametrize("api", BEGUN)
+def test_f11_counted_leaves_the_cut_as_it_is(api: str) -> None:
+    answer = Answer(api, asked({}, True), COUNT)
+    assert through(answer, [BEGUN[api], b'data: {"choi']) == BEGUN[api] + b'data: {"choi'
+    assert answer.cut
+
+
+def test_f11_what_was_held_back_comes_before_the_error() -> None:
+    answer = Answer("chat", asked({}, True), ON)
+    got = read_back(through(answer, [stream(said("a </th"))[: -len(DONE)]]))
+    assert got[0] == said("a </th")[0]
+    assert "error" in got[1]
+
+
+@pytest.mark.parametrize(
+    ("api", "came"),
+    [
+        ("chat", stream([*said("x"), STOP])),
+        ("chat", stream([*said("x"), STOP])[: -len(DONE)]),  # finished, without the mark
+        ("chat", stream([*said("x"), STOP])[:-2]),  # without the last newlines
+        ("chat", stream([*said("x"), {"error": {"message": "out of memory", "code": 500}}])),
+        ("messages", stream(message(text_start(0), text(0, "x"), block_stop(0)), "messages")),
+        ("responses", b'data: {"type":"response.completed"}\n\n'),
+        ("responses", b'data: {"type":"response.incomplete"}\n\n'),
+    ],
+)
+def test_a_whole_answer_gets_no_error(api: str, came: bytes) -> None:
+    answer = Answer(api, asked({}, True), ON)
+    assert through(answer, [came]) == came
+    assert not answer.cut
+
+
+def test_two_choices_of_which_one_finished_are_a_cut() -> None:
+    answer = Answer("chat", asked({"n": 2}, True), ON)
+    through(answer, [stream([*said("x"), STOP])[: -len(DONE)]])
+    assert answer.cut
+
+
+STRANGE = [
+    b"data: {\xff\xfe not JSON\n\n",
+    b"data: [1, 2]\n\n",
+    b'data: {"choices": [{"index": {}, "delta": {"content": 7, "tool_calls": {"a": 1}}}]}\n\n',
+    b'data: {"choices": [{"index": [], "delta": {"tool_calls": [{"index": {}}, 7]}}]}\n\n',
+    b'data: {"choices": "<think>", "usage": 7}\n\n',
+    b'data: {"type": [], "index": "x", "delta": 7}\n\n',
+    b": a comment </think>\n\n",
+    b"event: nothing\n\n",
+    b"retry: 10\r\n\r\n",
+    b"data\n\n",
+]
+
+
+@pytest.mark.parametrize("api", BEGUN)
+@pytest.mark.parametrize("strange", STRANGE)
+def test_what_is_no_answer_passes_byte_for_byte(api: str, strange: bytes) -> None:
+    answer = Answer(api, asked(TOOLS | NO_THINKING, True), ON)
+    assert answer.feed(strange) == strange
+
+
+KEYS = ["choices", "delta", "index", "content", "tool_calls", "function", "arguments", "name"]
+KEYS += ["type", "content_block", "text", "finish_reason", "usage", "error", "message", "id"]
+LEAVES = st.none() | st.booleans() | st.integers(-1, 2) | st.sampled_from(["", "stop", "text", "<"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(["chat", "messages", "completions", "responses"]),
+    st.lists(
+        st.recursive(
+            LEAVES,
+            lambda inner: (
+                st.lists(inner, max_size=2)
+                | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+            ),
+            max_leaves=12,
+        ),
+        max_size=4,
+    ),
+)
+def test_no_shape_of_json_breaks_a_stream(api: str, shapes: list[Any]) -> None:
+    answer = Answer(api, asked(TOOLS, True), ON)
+    came = b"".join(b"data: %b\n\n" % json.dumps(shape).encode() for shape in shapes)
+    through(answer, [came, DONE])
+    counting = Answer(api, asked(TOOLS, True), COUNT)
+    assert counting.feed(came) + counting.feed(DONE) == came + DONE
+    Answer(api, asked(TOOLS, True), ON).whole(came)
+
+
+# --- empty answers ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("api", "chunks", "empty"),
+    [
+        ("chat", [chunk({"role": "assistant", "content": ""}), STOP], True),
+        ("chat", [chunk({"reasoning": "Hm"}), STOP], False),
+        ("chat", [*said("x"), STOP], False),
+        ("chat", [chunk({"content": ""}), chunk({}, "length")], False),
+        ("chat", [{"error": {"message": "no"}}], False),
+        ("messages", [MESSAGE, stop_for("end_turn"), MESSAGE_STOP], True),
+        ("messages", message(text_start(0), text(0, "x"), block_stop(0)), False),
+    ],
+)
+def test_an_answer_without_a_word_is_seen(api: str, chunks: list[Any], empty: bool) -> None:
+    answer = Answer(api, asked({}, True), COUNT)
+    came = stream(chunks, api)
+    assert through(answer, [came]) == came
+    assert answer.outcome.empty is empty
+
+
+def test_how_many_tokens_it_had_is_told_by_its_usage() -> None:
+    answer = Answer("chat", asked({}, True), ON)
+    through(answer, [stream([STOP, {"choices": [], "usage": {"completion_tokens": 1}}])])
+    assert answer.outcome.tokens == 1
+
+
+# --- in one body --------------------------------------------------------------------------------
+
+
+def body_of(content: Any, finish: str = "stop", **more: Any) -> dict[str, Any]:
+    told = {"role": "assistant", "content": content, "refusal": None, **more}
+    choice = {"index": 0, "message": told, "logprobs": None, "finish_reason": finish}
+    return {"id": "chatcmpl-7", "choices": [choice], "usage": {"completion_tokens": 5}}
+
+
+FOUND = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": "{}"}}
+SPELT_CALL = {
+    "id": "call_7_0",
+    "type": "function",
+    "function": {"name": "read", "arguments": '{"path": "a.py"}'},
+}
+
+
+@pytest.mark.parametrize(
+    ("came", "gives", "request_"),
+    [
+        (
+            body_of("x", reasoning="Hm", tool_calls=[]),
+            body_of("x", reasoning="Hm", reasoning_content="Hm", tool_calls=[]),
+            {},
+        ),
+        (
+            body_of("a</think>\n\nb", reasoning=None),
+            body_of("b", reasoning="a", reasoning_content="a"),
+            {},
+        ),
+        (body_of(None, reasoning="x"), body_of("x", reasoning=None), NO_THINKING),
+        (body_of(SPELT), body_of(None, "tool_calls", tool_calls=[SPELT_CALL]), TOOLS),
+        (
+            body_of(None, tool_calls=[FOUND]),
+            body_of(None, "tool_calls", tool_calls=[FOUND]),
+            {},
+        ),
+        (
+            body_of(
+                None, tool_calls=[{**FOUND, "function": {"name": "read", "arguments": "{}{}"}}]
+            ),
+            body_of(None, "tool_calls", tool_calls=[FOUND]),
+            {},
+        ),
+        (
+            body_of(None, tool_calls=[{**FOUND, "function": {"name": "read", "arguments": ""}}]),
+            body_of(None, "tool_calls", tool_calls=[FOUND]),
+            {},
+        ),
+    ],
+)
+def test_an_answer_in_one_body_is_mended_too(
+    came: dict[str, Any], gives: dict[str, Any], request_: dict[str, Any]
+) -> None:
+    answer = Answer("chat", asked(request_, True), ON)
+    assert json.loads(answer.whole(json.dumps(came).encode())) == gives
+    assert answer.counts
+    counting = Answer("chat", asked(request_, True), COUNT)
+    assert counting.whole(json.dumps(came).encode()) == json.dumps(came).encode()
+    assert set(counting.counts) & set(answer.counts)
+
+
+def test_a_message_in_one_body_is_mended_too() -> None:
+    said_ = {"id": "msg_7", "content": [{"type": "text", "text": "I look.</think>" + SPELT}]}
+    answer = Answer("messages", asked({"tools": [{"name": "read"}]}, True), ON)
+    got = json.loads(answer.whole(json.dumps({**said_, "stop_reason": "end_turn"}).encode()))
+    assert got == {
+        "id": "msg_7",
+        "content": [
+            {"type": "thinking", "thinking": "I look.", "signature": ""},
+            {
+                "type": "tool_use",
+                "id": "toolu_7_1_1",
+                "name": "read",
+                "input": {"path": "a.py"},
+            },
+        ],
+        "stop_reason": "tool_use",
+    }
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"object":"list","data":[]}'])
+def test_another_body_stays_as_it_is(body: bytes) -> None:
+    for api in BEGUN:
+        assert Answer(api, asked({}, True), ON).whole(body) == body
+
+
+def test_the_rows_are_all_there() -> None:
+    """One row of each kind, so that none is lost unseen."""
+    names = " ".join(row.name for row in CHAT)
+    assert all(f"F{number}" in names for number in (1, 2, 3, 4, 5, 6, 7, 12))
