@@ -73,8 +73,8 @@ async def serve(config: Config, keys: Keys) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     loop.add_signal_handler(signal.SIGHUP, stream.read_keys_again)
-    log.info("listening on %s port %d, asking %s", config.address, stream.port, config.upstream)
     notify("READY=1")
+    log.info("listening on %s port %d, asking %s", config.address, stream.port, config.upstream)
     await stopped.wait()
     notify("STOPPING=1")
     await stream.stop()

@@ -344,17 +344,17 @@ async def test_f11_counted_the_connection_breaks_as_the_servers_did() -> None:
 async def test_f8_a_sign_of_life_in_silence(
     path: str, answer: bytes, sign: bytes, silence: str
 ) -> None:
-    script = Script([answer], before=0.5) if silence == "before the header" else Script()
+    script = Script([answer], before=0.25) if silence == "before the header" else Script()
     if silence == "before the first":
-        script.steps = [Wait(0.5), answer]
+        script.steps = [Wait(0.25), answer]
     elif silence == "in between":
-        script.steps = [answer[:20], Wait(0.5), answer[20:]]
-    async with doors(script, keepalive_s=0.1) as d:
+        script.steps = [answer[:20], Wait(0.25), answer[20:]]
+    async with doors(script, keepalive_s=0.05) as d:
         async with d.ask(f"/v1/{path}") as got:
             body = await got.read()
         assert 2 <= body.count(sign) <= 6
         assert body.replace(sign, b"") == answer
-    async with doors(script, keepalive_s=0.1, mends={"keep_alive": "count"}) as d:
+    async with doors(script, keepalive_s=0.05, mends={"keep_alive": "count"}) as d:
         async with d.ask(f"/v1/{path}") as got:
             assert await got.read() == answer
         counted = {"mend": "keep_alive", "mode": "count"}
@@ -540,7 +540,7 @@ async def test_an_answer_that_does_not_end_in_time_ends_with_an_error() -> None:
 
 @in_a_loop
 async def test_a_thousand_connections_at_once() -> None:
-    async with doors(Script([HELLO[:60], Wait(3), HELLO[60:]]), limits={"streams": 1000}) as d:
+    async with doors(Script([HELLO[:60], Wait(2), HELLO[60:]]), limits={"streams": 1000}) as d:
 
         async def one() -> bool:
             async with d.ask() as got:
