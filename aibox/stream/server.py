@@ -20,11 +20,11 @@ from aibox.stream.exchange import (
     STARTING,
     Door,
     Exchange,
-    Record,
     RequestError,
     error_response,
 )
 from aibox.stream.metrics import CONTENT_TYPE, Metrics
+from aibox.stream.record import Record
 
 log = logging.getLogger("aibox.stream")
 
@@ -112,8 +112,9 @@ class Filter:
         if path in ("/health", "/metrics", "/metrics/vllm"):
             return await self._own(request, path)
         api = PATHS.get(path) or ("stored" if _STORED.fullmatch(path) else "other")
-        record = Record("responses" if api == "stored" else api)
         shown = "/v1/responses/…" if api == "stored" else _SHOWN.get(api, "other")
+        api = "responses" if api == "stored" else api
+        record = Record(api, shown, request.method, request.remote)
         exchange = Exchange(self._door, request, record)
         try:
             return await self._answered(exchange, request, record, path)
@@ -121,7 +122,7 @@ class Filter:
             record.ending = "refused" if error.status < 500 else "server does not answer"
             return await self._refused(exchange, record, error)
         finally:
-            self._write_down(request, record, shown)
+            self._write_down(record)
 
     async def _answered(
         self, exchange: Exchange, request: web.BaseRequest, record: Record, path: str
@@ -147,8 +148,9 @@ class Filter:
     async def _refused(
         self, exchange: Exchange, record: Record, error: RequestError
     ) -> web.StreamResponse:
-        if exchange.begun:
-            return await exchange.late(error.words)
+        if exchange.client.begun:
+            await exchange.client.error(error.words)
+            return exchange.client.response
         record.status = error.status
         return error_response(record.api, error.status, error.words)
 
@@ -167,28 +169,14 @@ class Filter:
             )
         return name
 
-    def _write_down(self, request: web.BaseRequest, record: Record, shown: str) -> None:
-        """One line a request, without content and without a key."""
-        counts = record.counts
+    def _write_down(self, record: Record) -> None:
         modes = self.config.modes
-        counted = {name: n for name, n in counts.items() if n and modes[name] != "off"}
-        self.metrics.count_mends(counted, modes)
-        status = record.status or 499  # gone before he was answered
-        self.metrics.requests.labels(shown, str(status)).inc()
-        log.info(
-            "%s %s %d %s key=%s from=%s first=%s total=%.3fs bytes=%d mends=%s end=%s",
-            request.method if request.method in ("GET", "POST") else "OTHER",
-            shown,
-            status,
-            "stream" if record.streamed else "body",
-            record.key,
-            request.remote,
-            "-" if record.first_s is None else f"{record.first_s:.3f}s",
-            time.monotonic() - record.began,
-            record.sent,
-            ",".join(f"{name}:{number}" for name, number in sorted(counted.items())) or "-",
-            record.ending.replace(" ", "_"),
-        )
+        for name in [name for name in record.counts if modes[name] == "off"]:
+            del record.counts[name]
+        record.status = record.status or 499  # gone before he was answered
+        self.metrics.count_mends(record.counts, modes)
+        self.metrics.requests.labels(record.path, str(record.status)).inc()
+        log.info("%s", record.line())
 
     # --- the filter's own pages -----------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from tests.stream.rows import (
 from tests.stream.scripted import JSON, SSE, Die, Script, Step, Wait, doors, until
 
 HELLO = stream([*said("Hello"), STOP])
+FLOOD = (b": " + b"more" * 2000 + b"\n\n") * 10
 KEYS = Keys({"laptop": "sk-laptop-1", "desk": "sk-desk-2"})
 PATHS = ("chat/completions", "completions", "responses", "messages", "messages/count_tokens")
 
@@ -150,6 +151,26 @@ async def test_an_answer_in_one_body_is_mended() -> None:
     async with doors(Script([json.dumps(reply).encode()], headers=JSON)) as d, d.ask() as got:
         found = (await got.json())["choices"][0]["message"]
         assert found == {"reasoning": "Hm", "content": "x", "reasoning_content": "Hm"}
+
+
+@in_a_loop
+async def test_a_stream_whose_length_is_told_may_grow() -> None:
+    came = stream([chunk({"reasoning": "Hm"}), *said("x"), STOP])
+    async with doors(Script([came], whole=True)) as d, d.ask() as got:
+        assert b"reasoning_content" in await got.read()
+
+
+@in_a_loop
+async def test_who_waits_to_send_his_body_is_told_to_go_on() -> None:
+    async with doors(Script([b"{}"], headers=JSON, whole=True)) as d:
+        reader, writer = await asyncio.open_connection("127.0.0.1", d.filter.port)
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+        writer.write(head + b"Expect: 100-continue\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"{}")
+        assert b" 200 " in await reader.readline()
+        assert "expect" not in d.server.asked[0].headers
+        writer.close()
 
 
 # --- who may ask --------------------------------------------------------------------------------
@@ -399,7 +420,7 @@ async def test_f13_who_hangs_up_ends_the_work(when: str) -> None:
     if when == "before the header":
         script = Script([HELLO], before=30)
     elif when == "in the middle":
-        script = Script([HELLO[:60]], endless=b": more\n\n")
+        script = Script([HELLO[:60]], endless=FLOOD)
     async with doors(script) as d:
         asking = asyncio.create_task(d.ask().__aenter__())
         assert await until(lambda: d.server.asked)
@@ -415,19 +436,24 @@ async def test_f13_who_hangs_up_ends_the_work(when: str) -> None:
         assert d.value("active_streams") == 0
 
 
+@pytest.mark.parametrize("reply", ["stream", "body"])
 @in_a_loop
-async def test_f13_counted_the_server_answers_to_the_end() -> None:
+async def test_f13_counted_the_server_answers_to_the_end(reply: str) -> None:
     script = Script([HELLO[:60], Wait(0.3), b": more\n\n", Wait(0.3), HELLO[60:]])
+    if reply == "body":
+        script = Script([b"{", Wait(0.5), b"}"], headers=JSON)
     async with doors(script, mends={"cancel": "count"}) as d:
-        got = await d.ask().__aenter__()
-        got.close()
+        asking = asyncio.create_task(d.ask().__aenter__())
+        await asyncio.sleep(0.2)
+        asking.cancel()
+        await d.client.close()
         assert await until(lambda: d.value("mends_total", mend="cancel", mode="count") == 1)
         assert d.server.gone == 0
 
 
 @in_a_loop
 async def test_a_slow_client_holds_the_server_back() -> None:
-    async with doors(Script([HELLO[:60]], endless=b": more\n\n" * 2000)) as d:
+    async with doors(Script([HELLO[:60]], endless=FLOOD)) as d:
         sock = socket.create_connection(("127.0.0.1", d.filter.port))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
         body = b'{"stream":true}'
@@ -446,7 +472,7 @@ async def test_a_slow_client_holds_the_server_back() -> None:
 
 @in_a_loop
 async def test_a_client_that_takes_nothing_is_left() -> None:
-    script = Script([HELLO[:60]], endless=b": more\n\n" * 2000)
+    script = Script([HELLO[:60]], endless=FLOOD)
     async with doors(script, keepalive_s=0.1, limits={"stall_s": 0.5}) as d:
         sock = socket.create_connection(("127.0.0.1", d.filter.port))
         body = b'{"stream":true}'
@@ -533,6 +559,17 @@ async def test_an_answer_that_does_not_end_in_time_ends_with_an_error() -> None:
         await d.filter.stop()
         assert time.monotonic() - began < 2
         assert "stopped" in read_back(await got.read())[-1]["error"]["message"]
+
+
+@in_a_loop
+async def test_who_has_nothing_yet_when_it_is_stopped_is_told_to_ask_again() -> None:
+    async with doors(Script([HELLO], before=30), limits={"drain_s": 0}) as d:
+        asking = asyncio.create_task(d.ask().__aenter__())
+        assert await until(lambda: d.server.asked)
+        await d.filter.stop()
+        got = await asking
+        assert got.status == 503
+        assert got.headers["Retry-After"]
 
 
 # --- many ---------------------------------------------------------------------------------------

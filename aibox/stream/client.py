@@ -1,0 +1,113 @@
+"""The client's side of a request: what he gets, signs of life in silence, an end if he is stuck."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from aiohttp import web
+
+from aibox.stream.config import Config
+from aibox.stream.errors import error_event, keep_alive
+from aibox.stream.record import Record
+
+_STREAM = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+
+class Client:
+    """Who asked. Gets his answer through here alone."""
+
+    def __init__(self, config: Config, request: web.BaseRequest, record: Record) -> None:
+        self._config = config
+        self._mode = config.modes["keep_alive"]
+        self._request = request
+        self._record = record
+        self._response: web.StreamResponse | None = None
+        self._loop = asyncio.get_running_loop()
+        self._last_sent = self._loop.time()
+        self._writing = False
+        self._cut_off = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._sign_of_life: asyncio.Task[None] | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether he got a status already."""
+        return self._response is not None
+
+    @property
+    def response(self) -> web.StreamResponse:
+        assert self._response is not None
+        return self._response
+
+    @property
+    def gone(self) -> bool:
+        """Whether he hung up."""
+        return self._request.transport is None and not self._cut_off
+
+    async def start(self, status: int, headers: Mapping[str, str]) -> None:
+        self._response = web.StreamResponse(status=status, headers=headers)
+        self._record.status = status
+        await self._response.prepare(self._request)
+
+    async def write(self, data: bytes) -> None:
+        """Waits while he is slow. One who hung up gets nothing, and that is no error."""
+        if not data or self._request.transport is None:
+            return
+        self._record.sent += len(data)
+        self._last_sent = self._loop.time()
+        self._writing = True
+        try:
+            await self.response.write(data)
+        except ConnectionError:
+            return
+        finally:
+            self._writing = False
+
+    async def error(self, words: str) -> None:
+        """The error as the last event of an answer that has begun."""
+        await self.write(error_event(self._record.api, words))
+
+    def cut_off(self) -> None:
+        """Break the connection: the answer must not look finished."""
+        self._cut_off = True
+        if self._request.transport is not None:
+            self._request.transport.abort()
+
+    # --- silence --------------------------------------------------------------------------------
+
+    async def wait_for_answer(self) -> None:
+        """A sign of life before the server answered: from now on the status is 200."""
+        if self._counted() and not self.begun:
+            self._record.streamed = True
+            await self.start(200, _STREAM)
+        if self.begun:
+            await self.write(keep_alive(self._record.api))
+
+    def watch(self, between: Callable[[], bool]) -> None:
+        """Look after him from now on. between: whether an event of ours may be put in."""
+        self._timer = self._loop.call_later(self._config.keepalive_s, self._look_after, between)
+
+    def unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look_after(self, between: Callable[[], bool]) -> None:
+        silent = self._loop.time() - self._last_sent
+        if self._writing and silent > self._config.limits.stall_s:
+            self._record.ending = "client took nothing"
+            self.cut_off()
+            return
+        if silent >= self._config.keepalive_s:
+            silent = 0
+            if between() and not self._writing and self._counted():
+                sign = self.write(keep_alive(self._record.api))
+                self._sign_of_life = self._loop.create_task(sign)
+        wait = self._config.keepalive_s - silent
+        self._timer = self._loop.call_later(wait, self._look_after, between)
+
+    def _counted(self) -> bool:
+        """Count a sign of life; whether it is to be sent."""
+        if self._mode != "off":
+            self._record.counts["keep_alive"] += 1
+        return self._mode == "on"
