@@ -15,6 +15,7 @@ from yarl import URL
 from aibox.stream.client import Client
 from aibox.stream.config import Config
 from aibox.stream.errors import error_body
+from aibox.stream.mends import body as bodies
 from aibox.stream.mends import request as requests
 from aibox.stream.mends.answer import Answer
 from aibox.stream.mends.request import Asked
@@ -225,7 +226,7 @@ class Exchange:
         except (aiohttp.ClientError, OSError):
             raise RequestError(502, BROKEN) from None
         answer = Answer(self._record.api, asked, self._modes)
-        body = answer.whole(b"".join(blocks))
+        body = bodies.mended(answer, b"".join(blocks))
         self._record.counts += answer.counts
         self._door.metrics.count_answer(answer)
         self._record.see_first()

@@ -281,6 +281,8 @@ def main() -> int:
         uvloop.run(speak(given.serve))
         return 0
     os.sched_setaffinity(0, {core_numbered(0)})
+    with contextlib.suppress(PermissionError):
+        os.nice(-15)  # before what else runs here; the processes started from here take it over
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         folder.chmod(0o755)

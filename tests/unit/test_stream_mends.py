@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aibox.stream.mends.answer import Answer
+from aibox.stream.mends.body import mended
 from aibox.stream.mends.request import asked
 from tests.stream.rows import (
     CHAT,
@@ -136,7 +137,7 @@ def test_an_event_that_is_mended_keeps_its_frame() -> None:
 def test_after_the_first_word_text_is_passed_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = Answer("chat", asked({}, True), ON)
     answer.feed(b"data: %b\n\n" % json.dumps(chunk({"content": "a"})).encode())
-    monkeypatch.setattr(answer, "_mended", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr(answer, "mended", lambda *_: pytest.fail("it was read"))
     more = b"data: %b\n\n" % json.dumps(chunk({"content": "b"})).encode()
     assert answer.feed(more * 3 + b"data: {") == more * 3
 
@@ -256,7 +257,7 @@ def test_no_shape_of_json_breaks_a_stream(api: str, shapes: list[Any]) -> None:
     through(answer, [came, DONE])
     counting = Answer(api, asked(TOOLS, True), COUNT)
     assert counting.feed(came) + counting.feed(DONE) == came + DONE
-    Answer(api, asked(TOOLS, True), ON).whole(came)
+    mended(Answer(api, asked(TOOLS, True), ON), came)
 
 
 # --- empty answers ------------------------------------------------------------------------------
@@ -318,6 +319,11 @@ SPELT_CALL = {
             {},
         ),
         (body_of(None, reasoning="x"), body_of("x", reasoning=None), NO_THINKING),
+        (
+            body_of("x", reasoning="Hm"),
+            body_of("x", reasoning="Hm", reasoning_content="Hm"),
+            NO_THINKING,
+        ),
         (body_of(SPELT), body_of(None, "tool_calls", tool_calls=[SPELT_CALL]), TOOLS),
         (
             body_of(None, tool_calls=[FOUND]),
@@ -342,17 +348,17 @@ def test_an_answer_in_one_body_is_mended_too(
     came: dict[str, Any], gives: dict[str, Any], request_: dict[str, Any]
 ) -> None:
     answer = Answer("chat", asked(request_, True), ON)
-    assert json.loads(answer.whole(json.dumps(came).encode())) == gives
+    assert json.loads(mended(answer, json.dumps(came).encode())) == gives
     assert answer.counts
     counting = Answer("chat", asked(request_, True), COUNT)
-    assert counting.whole(json.dumps(came).encode()) == json.dumps(came).encode()
+    assert mended(counting, json.dumps(came).encode()) == json.dumps(came).encode()
     assert set(counting.counts) & set(answer.counts)
 
 
 def test_a_message_in_one_body_is_mended_too() -> None:
     said_ = {"id": "msg_7", "content": [{"type": "text", "text": "I look.</think>" + SPELT}]}
     answer = Answer("messages", asked({"tools": [{"name": "read"}]}, True), ON)
-    got = json.loads(answer.whole(json.dumps({**said_, "stop_reason": "end_turn"}).encode()))
+    got = json.loads(mended(answer, json.dumps({**said_, "stop_reason": "end_turn"}).encode()))
     assert got == {
         "id": "msg_7",
         "content": [
@@ -371,7 +377,7 @@ def test_a_message_in_one_body_is_mended_too() -> None:
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"object":"list","data":[]}'])
 def test_another_body_stays_as_it_is(body: bytes) -> None:
     for api in BEGUN:
-        assert Answer(api, asked({}, True), ON).whole(body) == body
+        assert mended(Answer(api, asked({}, True), ON), body) == body
 
 
 def test_the_rows_are_all_there() -> None:
