@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from aiohttp import web
+from aiohttp.http_writer import StreamWriter
 
 from aibox.stream.config import Config
 from aibox.stream.errors import error_event, keep_alive
 from aibox.stream.record import Record
 
+_MOST_WAITING = 1 << 16  # bytes that he has not taken yet
 _STREAM = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
@@ -25,10 +27,10 @@ class Client:
         self._response: web.StreamResponse | None = None
         self._loop = asyncio.get_running_loop()
         self._last_sent = self._loop.time()
-        self._writing = False
+        self._draining = False
         self._cut_off = False
+        self._in_chunks = False
         self._timer: asyncio.TimerHandle | None = None
-        self._sign_of_life: asyncio.Task[None] | None = None
 
     @property
     def begun(self) -> bool:
@@ -48,21 +50,32 @@ class Client:
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
         self._response = web.StreamResponse(status=status, headers=headers)
         self._record.status = status
-        await self._response.prepare(self._request)
+        writer = await self._response.prepare(self._request)
+        self._in_chunks = isinstance(writer, StreamWriter) and writer.chunked
 
-    async def write(self, data: bytes) -> None:
-        """Waits while he is slow. One who hung up gets nothing, and that is no error."""
-        if not data or self._request.transport is None:
-            return
+    def send(self, data: bytes) -> bool:
+        """Whether he has to be waited for now. One who hung up gets nothing, and is no error."""
+        transport = self._request.transport
+        if transport is None or transport.is_closing():
+            return False
         self._record.sent += len(data)
         self._last_sent = self._loop.time()
-        self._writing = True
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._in_chunks else data)
+        return transport.get_write_buffer_size() > _MOST_WAITING
+
+    async def drained(self) -> None:
+        """Wait while he is slow."""
+        self._draining = True
         try:
-            await self.response.write(data)
+            await self._request.writer.drain()
         except ConnectionError:
             return
         finally:
-            self._writing = False
+            self._draining = False
+
+    async def write(self, data: bytes) -> None:
+        if data and self.send(data):
+            await self.drained()
 
     async def error(self, words: str) -> None:
         """The error as the last event of an answer that has begun."""
@@ -94,15 +107,14 @@ class Client:
 
     def _look_after(self, between: Callable[[], bool]) -> None:
         silent = self._loop.time() - self._last_sent
-        if self._writing and silent > self._config.limits.stall_s:
+        if self._draining and silent > self._config.limits.stall_s:
             self._record.ending = "client took nothing"
             self.cut_off()
             return
         if silent >= self._config.keepalive_s:
             silent = 0
-            if between() and not self._writing and self._counted():
-                sign = self.write(keep_alive(self._record.api))
-                self._sign_of_life = self._loop.create_task(sign)
+            if between() and not self._draining and self._counted():
+                self.send(keep_alive(self._record.api))
         wait = self._config.keepalive_s - silent
         self._timer = self._loop.call_later(wait, self._look_after, between)
 

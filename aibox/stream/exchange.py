@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import aiohttp
 from aiohttp import web
 from multidict import CIMultiDict
-from yarl import URL
 
 from aibox.stream.client import Client
 from aibox.stream.config import Config
@@ -21,6 +20,7 @@ from aibox.stream.mends.answer import Answer
 from aibox.stream.mends.request import Asked
 from aibox.stream.metrics import Metrics
 from aibox.stream.record import Record
+from aibox.stream.upstream import BrokenError, NotReachedError, Upstream, ask
 
 RETRY_S = 10  # what a client is told to wait while the server starts
 LONGEST_BODY = 32 << 20  # bytes of an answer in one body that is looked at; a longer one passes
@@ -53,7 +53,6 @@ class Door:
 
     config: Config
     metrics: Metrics
-    session: aiohttp.ClientSession
 
     @property
     def passes_keys(self) -> bool:
@@ -73,6 +72,7 @@ class Exchange:
         self._answer: Answer | None = None
         self._task = asyncio.current_task()
         self._stopping = False
+        self._held: asyncio.Task[None] | None = None
 
     async def answer(self, path: str) -> web.StreamResponse:
         """Ask the server, give its answer on. Raises RequestError; CancelledError if he hung up."""
@@ -144,16 +144,14 @@ class Exchange:
             raise RequestError(400, "The request's body broke off.") from None
         return b"".join(blocks)
 
-    async def _server_answers(self, path: str, body: bytes, asked: Asked) -> aiohttp.ClientResponse:
+    async def _server_answers(self, path: str, body: bytes, asked: Asked) -> Upstream:
         """The server's answer, as far as its header. The client gets signs of life meanwhile."""
         query = self._request.rel_url.raw_query_string
-        url = URL(self._door.config.upstream + (f"{path}?{query}" if query else path), encoded=True)
+        path = f"{path}?{query}" if query else path
         without = _NOT_ASKED_ON | (frozenset() if self._door.passes_keys else _KEYS)
         headers = end_to_end(self._request.headers, without)
-        asking = self._door.session.request(
-            self._request.method, url, data=body or None, headers=headers, allow_redirects=False
-        )
-        pending = asyncio.ensure_future(asking)
+        address = self._door.config.upstream
+        pending = asyncio.ensure_future(ask(address, self._request.method, path, headers, body))
         try:
             while not pending.done():
                 interval = self._door.config.keepalive_s if asked.stream else None
@@ -161,16 +159,16 @@ class Exchange:
                 if not pending.done():
                     await self.client.wait_for_answer()
             return pending.result()
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+        except NotReachedError:
             raise RequestError(503, STARTING) from None
-        except (aiohttp.ClientError, OSError):
+        except BrokenError:
             raise RequestError(502, BROKEN) from None
         finally:
             pending.cancel()
 
     # --- to the client --------------------------------------------------------------------------
 
-    async def _give_on(self, got: aiohttp.ClientResponse, asked: Asked) -> web.StreamResponse:
+    async def _give_on(self, got: Upstream, asked: Asked) -> web.StreamResponse:
         encoded = got.headers.get("Content-Encoding", "identity") != "identity"
         if got.status == 200 and got.content_type == "text/event-stream" and not encoded:
             return await self._stream(got, asked)
@@ -180,7 +178,7 @@ class Exchange:
             return await self._in_one_body(got, asked)
         return await self._untouched(got, [])
 
-    async def _stream(self, got: aiohttp.ClientResponse, asked: Asked) -> web.StreamResponse:
+    async def _stream(self, got: Upstream, asked: Asked) -> web.StreamResponse:
         limit = self._door.config.limits.event_bytes
         answer = self._answer = Answer(self._record.api, asked, self._modes, limit)
         self._record.streamed = True
@@ -190,7 +188,7 @@ class Exchange:
         broken = False
         try:
             await self._blocks(got, answer)
-        except (aiohttp.ClientError, OSError):
+        except BrokenError:
             broken = True
         finally:
             self.client.unwatch()
@@ -205,25 +203,36 @@ class Exchange:
             self.client.cut_off()  # as the server did
         return self.client.response
 
-    async def _blocks(self, got: aiohttp.ClientResponse, answer: Answer) -> None:
-        observe = self._door.metrics.added.observe
-        while block := await got.content.readany():
+    async def _blocks(self, got: Upstream, answer: Answer) -> None:
+        observe, client = self._door.metrics.added.observe, self.client
+
+        def pass_on(block: bytes) -> None:
             began = time.perf_counter()
-            self._record.see_first()
+            if self._record.first_s is None:
+                self._record.see_first()
             out = answer.feed(block)
-            if out:
-                await self.client.write(out)
+            if out and client.send(out):
+                self._hold_back(got)
             observe(time.perf_counter() - began)
 
-    async def _in_one_body(self, got: aiohttp.ClientResponse, asked: Asked) -> web.StreamResponse:
+        await got.each(pass_on)
+
+    def _hold_back(self, got: Upstream) -> None:
+        """The server waits as long as the client is slow."""
+        got.pause()
+        if self._held is None or self._held.done():
+            self._held = asyncio.create_task(self.client.drained())
+            self._held.add_done_callback(lambda _: got.resume())
+
+    async def _in_one_body(self, got: Upstream, asked: Asked) -> web.StreamResponse:
         blocks, size = [], 0
         try:
-            while block := await got.content.readany():
+            while block := await got.read():
                 blocks.append(block)
                 size += len(block)
                 if size > LONGEST_BODY:
                     return await self._untouched(got, blocks)
-        except (aiohttp.ClientError, OSError):
+        except BrokenError:
             raise RequestError(502, BROKEN) from None
         answer = Answer(self._record.api, asked, self._modes)
         body = bodies.mended(answer, b"".join(blocks))
@@ -233,25 +242,23 @@ class Exchange:
         self._record.sent, self._record.status = len(body), got.status
         return web.Response(status=got.status, headers=end_to_end(got.headers, _LENGTH), body=body)
 
-    async def _untouched(
-        self, got: aiohttp.ClientResponse, begun: list[bytes]
-    ) -> web.StreamResponse:
+    async def _untouched(self, got: Upstream, begun: list[bytes]) -> web.StreamResponse:
         await self.client.start(got.status, end_to_end(got.headers))
         try:
             await self.client.write(b"".join(begun))
-            while block := await got.content.readany():
+            while block := await got.read():
                 self._record.see_first()
                 await self.client.write(block)
-        except (aiohttp.ClientError, OSError):
+        except BrokenError:
             self._record.ending = "server broke off"
             self.client.cut_off()
         return self.client.response
 
-    async def _late_error(self, got: aiohttp.ClientResponse) -> web.StreamResponse:
+    async def _late_error(self, got: Upstream) -> web.StreamResponse:
         """An error that came when the client had signs of life already."""
         try:
-            body = await got.content.read(1 << 16)
-        except (aiohttp.ClientError, OSError):
+            body = (await got.read())[: 1 << 16]
+        except BrokenError:
             body = b""
         self._record.ending = f"server answered {got.status}"
         words = f"The model server answered {got.status}. "

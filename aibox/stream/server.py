@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import logging
 import re
 import time
 from pathlib import Path
 
-import aiohttp
 from aiohttp import web
 
 from aibox.decide.acceptance import parse_metrics
@@ -25,6 +23,7 @@ from aibox.stream.exchange import (
 )
 from aibox.stream.metrics import CONTENT_TYPE, Metrics
 from aibox.stream.record import Record
+from aibox.stream.upstream import fetched
 
 log = logging.getLogger("aibox.stream")
 
@@ -73,14 +72,7 @@ class Filter:
             self._web, self.config.address, self.config.port, backlog=_BACKLOG
         )
         self.port = self._listening.sockets[0].getsockname()[1]
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_PATIENCE_S),
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-        )
-        self._door = Door(self.config, self.metrics, session)
+        self._door = Door(self.config, self.metrics)
 
     async def stop(self) -> None:
         """Take no more requests, let the answers end in the time they have, cut off the rest."""
@@ -93,7 +85,6 @@ class Filter:
         for exchange in list(self._active):
             exchange.stop()
         await self._web.shutdown(1.0)
-        await self._door.session.close()
 
     def read_keys_again(self) -> None:
         """The keys as they are now. Keys that can't be read leave those that were."""
@@ -185,7 +176,7 @@ class Filter:
             return await self._health()
         if not self._may_see_metrics(request.remote):
             return error_response("other", 403, "This address may not read metrics.")
-        theirs = await self._servers_metrics()
+        theirs = await fetched(self.config.upstream, "/metrics", _PATIENCE_S)
         if path == "/metrics/vllm":
             if theirs is None:
                 return error_response("other", 503, STARTING)
@@ -197,7 +188,10 @@ class Filter:
     async def _health(self) -> web.StreamResponse:
         """200 when a request would be answered."""
         words = "stopping" if self._stopping else "the model server does not answer"
-        if not self._stopping and await self._fetched("/health") is not None:
+        if (
+            not self._stopping
+            and await fetched(self.config.upstream, "/health", _PATIENCE_S) is not None
+        ):
             return web.json_response({"status": "ok"})
         headers = {"Retry-After": str(RETRY_S)}
         return web.json_response({"status": words}, status=503, headers=headers)
@@ -211,16 +205,3 @@ class Filter:
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
             address = address.ipv4_mapped
         return address.is_loopback or any(address in network for network in self._networks)
-
-    async def _servers_metrics(self) -> bytes | None:
-        return await self._fetched("/metrics")
-
-    async def _fetched(self, path: str) -> bytes | None:
-        """What the server answers with 200 in a short time."""
-        timeout = aiohttp.ClientTimeout(total=_PATIENCE_S)
-        with contextlib.suppress(aiohttp.ClientError, OSError):
-            url = self.config.upstream + path
-            async with self._door.session.get(url, timeout=timeout) as got:
-                if got.status == 200:
-                    return await got.read()
-        return None

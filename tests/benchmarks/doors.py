@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -77,7 +78,7 @@ class Speaker(asyncio.Protocol):
         self._transport.write(HEAD)
         name, rate = str(asked["says"]).encode(), float(asked["rate"])
         loop = asyncio.get_running_loop()
-        start = loop.time()
+        start = loop.time() + (random.random() / rate if rate else 0)  # streams do not keep step
         for number in range(int(asked["chunks"])):
             if rate:
                 await asyncio.sleep(max(0, start + number / rate - loop.time()))
@@ -282,7 +283,8 @@ def main() -> int:
         return 0
     os.sched_setaffinity(0, {core_numbered(0)})
     with contextlib.suppress(PermissionError):
-        os.nice(-15)  # before what else runs here; the processes started from here take it over
+        # Before what else runs here; the processes started from here take it over.
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         folder.chmod(0o755)

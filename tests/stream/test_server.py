@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import uvloop
 
 from aibox.stream.config import Keys
 from tests.stream.rows import (
@@ -40,7 +41,8 @@ PATHS = ("chat/completions", "completions", "responses", "messages", "messages/c
 def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     @functools.wraps(test)
     def run(*args: Any, **named: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **named), 60))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(asyncio.wait_for(test(*args, **named), 60))
 
     return run
 
