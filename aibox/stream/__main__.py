@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -43,6 +44,7 @@ def main(words: list[str] | None = None) -> int:
         config = load(asked.config)
         keys = load_keys(Path(config.keys_file) if config.keys_file else None)
         allow_connections()
+        gc.freeze()  # what is loaded stays: it need not be looked through again and again
         uvloop.run(serve(config, keys))
     except ConfigError as error:
         sys.stderr.write(f"{error.refusal}\n")

@@ -63,17 +63,20 @@ class Upstream(asyncio.Protocol):
         if not self._waiting:
             await self._done
             return b""
-        blocks, self._waiting, self._size = self._waiting, [], 0
         self.resume()
-        return b"".join(blocks)
+        return self._taken()
 
     async def each(self, take: Callable[[bytes], None]) -> None:
         """Hand over each block of the body as it comes, until its end. Raises BrokenError."""
-        for block in self._waiting:
-            take(block)
-        self._waiting, self._take = [], take
+        self._take = take
+        if self._waiting:
+            take(self._taken())
         self.resume()
         await self._done
+
+    def _taken(self) -> bytes:
+        blocks, self._waiting, self._size = self._waiting, [], 0
+        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
 
     def pause(self) -> None:
         """Take nothing more from the server for now: it will wait."""
@@ -102,6 +105,10 @@ class Upstream(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._end(BrokenError(str(error)))
             self._transport.abort()
+        if self._take is not None and self._waiting:
+            self._take(self._taken())
+        elif self._size > _MOST_WAITING:
+            self.pause()
 
     def connection_lost(self, error: Exception | None) -> None:
         """An answer without a length ends with its connection, and no other."""
@@ -123,14 +130,9 @@ class Upstream(asyncio.Protocol):
             self._end(None)
 
     def on_body(self, block: bytes) -> None:
-        if self._take is not None:
-            self._take(block)
-            return
         self._waiting.append(block)
         self._size += len(block)
         self._news.set()
-        if self._size > _MOST_WAITING:
-            self.pause()
 
     def on_message_complete(self) -> None:
         if self.status >= 200:

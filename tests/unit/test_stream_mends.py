@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -140,6 +141,46 @@ def test_after_the_first_word_text_is_passed_unread(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(answer, "mended", lambda *_: pytest.fail("it was read"))
     more = b"data: %b\n\n" % json.dumps(chunk({"content": "b"})).encode()
     assert answer.feed(more * 3 + b"data: {") == more * 3
+
+
+def thoughts(*texts: str) -> list[bytes]:
+    return [b"data: %b\n\n" % orjson.dumps(chunk({"reasoning": text})) for text in texts]
+
+
+def test_thinking_in_a_known_frame_is_mended_as_if_it_was_read_whole() -> None:
+    texts = ["a", 'b"\\', "é\n", "", "\x7f", "z" * 3000]
+    answer = Answer("chat", asked({}, True), ON)
+    sent = b"".join(answer.feed(block) for block in thoughts("first", "second", *texts))
+    alone = [Answer("chat", asked({}, True), ON).feed(one) for one in thoughts("first", "second")]
+    assert sent.startswith(b"".join(alone))
+    for words, got in zip(texts, read_back(sent)[2:], strict=True):
+        assert got["choices"][0]["delta"] == {"reasoning": words, "reasoning_content": words}
+    assert answer.counts["reasoning_names"] == 8
+    assert answer._in_frame == 6
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        rb'"a","reasoning_content":"a"',
+        rb'"a"},"delta":{"reasoning":"b"',
+        rb'"\u00e9"',
+        rb'"\ud800"',
+        b'"\xff"',
+        b'"a',
+        b"null",
+        b"7",
+    ],
+)
+def test_what_only_has_the_frame_is_read_whole(text: bytes) -> None:
+    (whole,) = thoughts("TEXT")
+    other = whole.replace(b'"TEXT"', text)
+    fresh = Answer("chat", asked({}, True), ON)
+    fresh.feed(stream(said("x"))[: -len(DONE)])
+    answer = Answer("chat", asked({}, True), ON)
+    answer.feed(b"".join(thoughts("a", "b")))
+    assert answer.feed(other) == fresh.feed(other)
+    assert answer._in_frame == 0
 
 
 # --- what breaks --------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import orjson
 
 from aibox.stream.errors import error_event
 from aibox.stream.mends import Mode, chat, messages
+from aibox.stream.mends.frame import Frame, frame_of
 from aibox.stream.mends.outcome import Outcome
 from aibox.stream.mends.piece import Chunk, Mend, Piece
 from aibox.stream.mends.request import Asked
@@ -79,6 +80,8 @@ class Answer:
         self._errors = modes["error_event"]
         self._events = Events(event_bytes)
         self._quiet = False
+        self._frame: Frame | None = None
+        self._in_frame = 0
         self.outcome = Outcome(asked.choices)
         self.unreadable = 0  # events that were no answer of this API, passed on
         self.cut = False  # the server ended in the middle
@@ -119,7 +122,9 @@ class Answer:
     @property
     def counts(self) -> Counter[str]:
         """How often each mend applied, or would have."""
-        return Counter({name: mend.count for name, mend in self._named.items() if mend.count})
+        found = Counter({name: mend.count for name, mend in self._named.items()})
+        found["reasoning_names"] += self._in_frame
+        return +found
 
     @property
     def malformed(self) -> int:
@@ -151,17 +156,23 @@ class Answer:
         plain = data is not None and self._quiet and self._plain(data)
         if data is None or (plain and not (self._about_thinking and _THINKING in data)):
             return event.raw
+        if plain and self._frame and (framed := self._frame.mended(event.raw)):
+            self._in_frame += 1
+            return framed
         if data == DONE:
             self.outcome.done()
             return self._held_back() + event.raw
         try:
             chunk = parsed(data) or {}  # what is empty is no answer either
-            if plain:
-                return self._all_written(self.mended(chunk, event, thinking_only=True))
-            return self._seen(event, chunk)
+            return self._thought(event, chunk) if plain else self._seen(event, chunk)
         except STRANGE:
             self.unreadable += 1
             return event.raw
+
+    def _thought(self, event: Event, chunk: Chunk) -> bytes:
+        out = self._all_written(self.mended(chunk, event, thinking_only=True))
+        self._frame = frame_of(event.raw, chunk, out)
+        return out
 
     def _seen(self, event: Event, chunk: Chunk) -> bytes:
         self.unreadable += not chunk
