@@ -30,6 +30,7 @@ class Client:
         self._draining = False
         self._cut_off = False
         self._in_chunks = False
+        self._transport = request.transport
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -55,7 +56,7 @@ class Client:
 
     def send(self, data: bytes) -> bool:
         """Whether he has to be waited for now. One who hung up gets nothing, and is no error."""
-        transport = self._request.transport
+        transport = self._transport
         if transport is None or transport.is_closing():
             return False
         self._record.sent += len(data)

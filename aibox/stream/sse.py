@@ -92,6 +92,11 @@ class Events:
         return whole
 
     @property
+    def idle(self) -> bool:
+        """Whether the next block begins with an event."""
+        return not (self._pending or self._after_cr or self._too_long)
+
+    @property
     def between(self) -> bool:
         """Whether an event of ours may be put in here: no part of another has passed."""
         return not self._too_long

@@ -132,7 +132,8 @@ class Upstream(asyncio.Protocol):
     def on_body(self, block: bytes) -> None:
         self._waiting.append(block)
         self._size += len(block)
-        self._news.set()
+        if self._take is None:
+            self._news.set()
 
     def on_message_complete(self) -> None:
         if self.status >= 200:

@@ -213,11 +213,8 @@ def unpacked_nginx(folder: Path) -> str | None:
 def cpu_of(pid: int) -> float:
     """Seconds of CPU of a process and its children."""
     own = [pid, *(int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-    ticks = 0
-    for one in own:
-        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    tasks = [task for one in own for task in Path(f"/proc/{one}/task").iterdir()]
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 def free_port() -> int:

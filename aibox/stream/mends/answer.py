@@ -28,6 +28,7 @@ _HINTS: dict[str, tuple[bytes, ...]] = {
 }
 _THINKING = b'"reasoning'  # in chat: concerns those mends alone that are about it
 _ABOUT_THINKING = ("answer_in_reasoning", "reasoning_names")
+_CHANCES = 20  # how often an answer's frame is looked for anew, where it changes all the time
 DONE = b"[DONE]"
 # What a chunk of another shape than the API's leads to. It is no use to a client, but it is his.
 STRANGE = (TypeError, ValueError, LookupError, AttributeError)
@@ -82,6 +83,7 @@ class Answer:
         self._quiet = False
         self._frame: Frame | None = None
         self._in_frame = 0
+        self._chances = _CHANCES
         self.outcome = Outcome(asked.choices)
         self.unreadable = 0  # events that were no answer of this API, passed on
         self.cut = False  # the server ended in the middle
@@ -89,9 +91,14 @@ class Answer:
     def feed(self, block: bytes) -> bytes:
         """What goes to the client for a block from the server; perhaps nothing yet."""
         if self._quiet:  # nothing is held back or expected
-            whole = self._events.uncut(block, self._unconcerned)
-            if whole is not None:
-                return whole
+            idle = self._events.idle
+            if idle and (framed := self._framed(block)):
+                return framed
+            alone = idle and block.find(b"\n\n") == len(block) - 2
+            if not (alone and self._chances):  # one event alone may be the frame of the next
+                whole = self._events.uncut(block, self._unconcerned)
+                if whole is not None:
+                    return whole
         return b"".join([self._event(event) for event in self._events.feed(block)])
 
     def end(self) -> bytes:
@@ -153,25 +160,41 @@ class Answer:
 
     def _event(self, event: Event) -> bytes:
         data = event.data
-        plain = data is not None and self._quiet and self._plain(data)
-        if data is None or (plain and not (self._about_thinking and _THINKING in data)):
+        if data is None:
             return event.raw
-        if plain and self._frame and (framed := self._frame.mended(event.raw)):
-            self._in_frame += 1
+        plain = self._quiet and self._plain(data)
+        if plain and (framed := self._framed(event.raw)):
             return framed
         if data == DONE:
             self.outcome.done()
             return self._held_back() + event.raw
         try:
-            chunk = parsed(data) or {}  # what is empty is no answer either
-            return self._thought(event, chunk) if plain else self._seen(event, chunk)
+            return self._words(event, data) if plain else self._seen(event, parsed(data) or {})
         except STRANGE:
             self.unreadable += 1
             return event.raw
 
-    def _thought(self, event: Event, chunk: Chunk) -> bytes:
-        out = self._all_written(self.mended(chunk, event, thinking_only=True))
-        self._frame = frame_of(event.raw, chunk, out)
+    def _framed(self, raw: bytes) -> bytes | None:
+        """One whole event of mere words, mended; None where it is something else."""
+        if self._frame is None:
+            return None
+        framed = self._frame.mended(raw)
+        self._in_frame += framed is not None and self._frame.thought
+        return framed
+
+    def _words(self, event: Event, data: bytes) -> bytes:
+        """An event that concerns no mends but those of thinking, if any."""
+        thought = bool(self._about_thinking) and _THINKING in data
+        if not thought and not self._chances:
+            return event.raw
+        chunk = parsed(data) or {}
+        out = event.raw
+        if thought:
+            self.unreadable += not chunk
+            out = self._all_written(self.mended(chunk, event, thinking_only=True))
+        if self._chances:
+            self._chances -= 1
+            self._frame = frame_of(event.raw, chunk, out)
         return out
 
     def _seen(self, event: Event, chunk: Chunk) -> bytes:

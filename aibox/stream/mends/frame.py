@@ -1,6 +1,6 @@
-"""Events of thinking that differ by their text alone, which is then all that is read.
+"""Events that differ from one another by their text alone, which is then all that is read.
 
-Thinking is most of what a model says, and each event of it is mended: this makes it cheap.
+Nearly all events of an answer are such: this is what makes a filter cheap.
 """
 
 from __future__ import annotations
@@ -11,38 +11,43 @@ import orjson
 
 from aibox.stream.mends.piece import Chunk, only_choice
 
-_BEGINS = b'"delta":{"reasoning":'
+_SAID = b'"delta":{"content":'
+_THOUGHT = b'"delta":{"reasoning":'
 _AGAIN = b',"reasoning_content":'
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What stands before and behind the text, in an event that was read and mended whole."""
+    """What stands before and behind the text, in an event that was read whole."""
 
     before: bytes
     behind: bytes
+    thought: bool  # its text goes out under both names of thinking
 
     def mended(self, raw: bytes) -> bytes | None:
-        """The event with both names, as reading it whole would give it; None for another event."""
+        """The event as reading it whole would give it; None where it has to be read whole."""
         if not (raw.startswith(self.before) and raw.endswith(self.behind)):
             return None
         text = raw[len(self.before) : len(raw) - len(self.behind)]
-        return self._with(text) if _is_text(text) else None
-
-    def _with(self, text: bytes) -> bytes:
-        return b"".join((self.before, text, _AGAIN, text, self.behind))
+        if not _is_text(text):
+            return None
+        if self.thought:
+            return b"".join((self.before, text, _AGAIN, text, self.behind))
+        return None if b"<" in text else raw  # of a tag, perhaps
 
 
 def frame_of(raw: bytes, chunk: Chunk, mended: bytes) -> Frame | None:
     """The frame of an event, if putting a text into it is the same as mending it."""
     choice = only_choice(chunk)
-    before, marker, rest = raw.partition(_BEGINS)
-    if choice is None or not marker:
+    thought = _THOUGHT in raw
+    marker = _THOUGHT if thought else _SAID
+    before, found, rest = raw.partition(marker)
+    if choice is None or not found:
         return None
-    text = orjson.dumps(choice["delta"].get("reasoning"))
+    text = orjson.dumps(choice["delta"].get("reasoning" if thought else "content"))
     if not rest.startswith(text):
         return None
-    frame = Frame(before + marker, rest[len(text) :])
+    frame = Frame(before + marker, rest[len(text) :], thought)
     return frame if frame.mended(raw) == mended else None
 
 
