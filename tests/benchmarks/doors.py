@@ -251,13 +251,13 @@ def measured(given: argparse.Namespace, port: int, pid: int | None, says: str) -
 
 def table(rows: dict[tuple[str, str], list[Heard]]) -> None:
     print(f"{'':<24} {'p50 added':>10} {'p99 added':>10} {'CPU/chunk':>10} ", end="")
-    print(f"{'flat out':>12} {'of direct':>10} {'CPU/chunk':>10}")
+    print(f"{'of direct':>10} {'flat out':>12} {'of direct':>10} {'CPU/chunk':>10}")
     for (says, name), (paced, flat) in rows.items():
         direct_paced, direct_flat = rows[says, "direct"]
         added = [paced.late_ms(share) - direct_paced.late_ms(share) for share in (0.5, 0.99)]
         print(
             f"{says + ', ' + name:<24} {added[0]:>7.3f} ms {added[1]:>7.3f} ms "
-            f"{paced.cpu_us:>7.1f} µs {flat.rate:>10.0f}/s {flat.rate / direct_flat.rate:>10.2f} "
+            f"{paced.cpu_us:>7.1f} µs {paced.rate / direct_paced.rate:>10.2f} {flat.rate:>10.0f}/s {flat.rate / direct_flat.rate:>10.2f} "
             f"{flat.cpu_us:>7.1f} µs"
         )
     for says in dict.fromkeys(says for says, _ in rows):

@@ -91,15 +91,17 @@ class Answer:
     def feed(self, block: bytes) -> bytes:
         """What goes to the client for a block from the server; perhaps nothing yet."""
         if self._quiet:  # nothing is held back or expected
-            idle = self._events.idle
-            if idle and (framed := self._framed(block)):
-                return framed
-            alone = idle and block.find(b"\n\n") == len(block) - 2
-            if not (alone and self._chances):  # one event alone may be the frame of the next
-                whole = self._events.uncut(block, self._unconcerned)
-                if whole is not None:
-                    return whole
+            at_once = self._events.uncut(block, self._at_once)
+            if at_once is not None:
+                return at_once
         return b"".join([self._event(event) for event in self._events.feed(block)])
+
+    def _at_once(self, events: bytes) -> bytes | None:
+        """Whole events, mended together; None where they have to be read one by one."""
+        framed = self._framed(events)
+        if framed is not None or self._chances:
+            return framed
+        return events if self._unconcerned(events) else None
 
     def end(self) -> bytes:
         """What goes to the client when no more comes from the server.
@@ -174,12 +176,12 @@ class Answer:
             self.unreadable += 1
             return event.raw
 
-    def _framed(self, raw: bytes) -> bytes | None:
-        """One whole event of mere words, mended; None where it is something else."""
+    def _framed(self, events: bytes) -> bytes | None:
+        """Whole events of mere words in one frame, mended; None where they are something else."""
         if self._frame is None:
             return None
-        framed = self._frame.mended(raw)
-        self._in_frame += framed is not None and self._frame.thought
+        framed, thoughts = self._frame.mended(events)
+        self._in_frame += thoughts
         return framed
 
     def _words(self, event: Event, data: bytes) -> bytes:

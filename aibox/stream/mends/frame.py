@@ -24,16 +24,21 @@ class Frame:
     behind: bytes
     thought: bool  # its text goes out under both names of thinking
 
-    def mended(self, raw: bytes) -> bytes | None:
-        """The event as reading it whole would give it; None where it has to be read whole."""
-        if not (raw.startswith(self.before) and raw.endswith(self.behind)):
-            return None
-        text = raw[len(self.before) : len(raw) - len(self.behind)]
-        if not _is_text(text):
-            return None
-        if self.thought:
-            return b"".join((self.before, text, _AGAIN, text, self.behind))
-        return None if b"<" in text else raw  # of a tag, perhaps
+    def mended(self, events: bytes) -> tuple[bytes | None, int]:
+        """Events as reading them whole would give them, and how many were mended.
+
+        (None, 0) where they have to be read whole.
+        """
+        if not (events.startswith(self.before) and events.endswith(self.behind)):
+            return None, 0
+        between = self.behind + self.before
+        texts = events[len(self.before) : len(events) - len(self.behind)].split(between)
+        if not all(_is_text(text) for text in texts):
+            return None, 0
+        if not self.thought:
+            return (None if any(b"<" in text for text in texts) else events), 0  # a tag, perhaps
+        texts = [text + _AGAIN + text for text in texts]
+        return self.before + between.join(texts) + self.behind, len(texts)
 
 
 def frame_of(raw: bytes, chunk: Chunk, mended: bytes) -> Frame | None:
@@ -48,7 +53,7 @@ def frame_of(raw: bytes, chunk: Chunk, mended: bytes) -> Frame | None:
     if not rest.startswith(text):
         return None
     frame = Frame(before + marker, rest[len(text) :], thought)
-    return frame if frame.mended(raw) == mended else None
+    return frame if frame.mended(raw)[0] == mended else None
 
 
 def _is_text(text: bytes) -> bool:
