@@ -3,9 +3,10 @@
     python -m tests.benchmarks.doors [--seconds 5] [--streams 64] [--rate 60]
 
 A scripted server says vLLM's chunks at --rate a second on --streams streams, and then as fast as
-it can. The server and the client have one core, the door has the other to itself. All figures of a
-run were taken one after the other on one machine; ratios are to the way without a door. nginx comes
-from Debian, unpacked into a scratch folder; where that fails its rows are missing.
+it can. The server and the client have one core, the door has the other to itself; as root they all
+come before what else runs here. All figures of a run were taken one after the other on one machine;
+ratios are to the way without a door. nginx comes from Debian, unpacked into a scratch folder; where
+that fails its rows are missing.
 """
 
 from __future__ import annotations
@@ -257,8 +258,8 @@ def table(rows: dict[tuple[str, str], list[Heard]]) -> None:
         added = [paced.late_ms(share) - direct_paced.late_ms(share) for share in (0.5, 0.99)]
         print(
             f"{says + ', ' + name:<24} {added[0]:>7.3f} ms {added[1]:>7.3f} ms "
-            f"{paced.cpu_us:>7.1f} µs {paced.rate / direct_paced.rate:>10.2f} {flat.rate:>10.0f}/s {flat.rate / direct_flat.rate:>10.2f} "
-            f"{flat.cpu_us:>7.1f} µs"
+            f"{paced.cpu_us:>7.1f} µs {paced.rate / direct_paced.rate:>10.2f} "
+            f"{flat.rate:>10.0f}/s {flat.rate / direct_flat.rate:>10.2f} {flat.cpu_us:>7.1f} µs"
         )
     for says in dict.fromkeys(says for says, _ in rows):
         direct = rows[says, "direct"][0]
