@@ -115,6 +115,8 @@ class Upstream(asyncio.Protocol):
         untold = "Content-Length" not in self.headers and "Transfer-Encoding" not in self.headers
         ended = error is None and self._head.done() and untold
         self._end(None if ended else BrokenError(str(error or "the server hung up")))
+        self._take = None  # what is over is let go of at once, without waiting to be looked for
+        del self._parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.add(_text(name), _text(value))
