@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import resource
@@ -43,6 +44,7 @@ def main(words: list[str] | None = None) -> int:
         config = load(asked.config)
         keys = load_keys(Path(config.keys_file) if config.keys_file else None)
         allow_connections()
+        gc.freeze()  # what is loaded stays: it need not be looked through again and again
         uvloop.run(serve(config, keys))
     except ConfigError as error:
         sys.stderr.write(f"{error.refusal}\n")
@@ -73,8 +75,8 @@ async def serve(config: Config, keys: Keys) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     loop.add_signal_handler(signal.SIGHUP, stream.read_keys_again)
-    log.info("listening on %s port %d, asking %s", config.address, stream.port, config.upstream)
     notify("READY=1")
+    log.info("listening on %s port %d, asking %s", config.address, stream.port, config.upstream)
     await stopped.wait()
     notify("STOPPING=1")
     await stream.stop()

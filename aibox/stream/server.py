@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import logging
 import re
 import time
 from pathlib import Path
 
-import aiohttp
 from aiohttp import web
 
 from aibox.decide.acceptance import parse_metrics
@@ -20,11 +18,12 @@ from aibox.stream.exchange import (
     STARTING,
     Door,
     Exchange,
-    Record,
     RequestError,
     error_response,
 )
 from aibox.stream.metrics import CONTENT_TYPE, Metrics
+from aibox.stream.record import Record
+from aibox.stream.upstream import fetched
 
 log = logging.getLogger("aibox.stream")
 
@@ -73,14 +72,7 @@ class Filter:
             self._web, self.config.address, self.config.port, backlog=_BACKLOG
         )
         self.port = self._listening.sockets[0].getsockname()[1]
-        session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_PATIENCE_S),
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
-        )
-        self._door = Door(self.config, self.metrics, session)
+        self._door = Door(self.config, self.metrics)
 
     async def stop(self) -> None:
         """Take no more requests, let the answers end in the time they have, cut off the rest."""
@@ -93,7 +85,6 @@ class Filter:
         for exchange in list(self._active):
             exchange.stop()
         await self._web.shutdown(1.0)
-        await self._door.session.close()
 
     def read_keys_again(self) -> None:
         """The keys as they are now. Keys that can't be read leave those that were."""
@@ -112,8 +103,9 @@ class Filter:
         if path in ("/health", "/metrics", "/metrics/vllm"):
             return await self._own(request, path)
         api = PATHS.get(path) or ("stored" if _STORED.fullmatch(path) else "other")
-        record = Record("responses" if api == "stored" else api)
         shown = "/v1/responses/…" if api == "stored" else _SHOWN.get(api, "other")
+        api = "responses" if api == "stored" else api
+        record = Record(api, shown, request.method, request.remote)
         exchange = Exchange(self._door, request, record)
         try:
             return await self._answered(exchange, request, record, path)
@@ -121,7 +113,7 @@ class Filter:
             record.ending = "refused" if error.status < 500 else "server does not answer"
             return await self._refused(exchange, record, error)
         finally:
-            self._write_down(request, record, shown)
+            self._write_down(record)
 
     async def _answered(
         self, exchange: Exchange, request: web.BaseRequest, record: Record, path: str
@@ -147,8 +139,9 @@ class Filter:
     async def _refused(
         self, exchange: Exchange, record: Record, error: RequestError
     ) -> web.StreamResponse:
-        if exchange.begun:
-            return await exchange.late(error.words)
+        if exchange.client.begun:
+            await exchange.client.error(error.words)
+            return exchange.client.response
         record.status = error.status
         return error_response(record.api, error.status, error.words)
 
@@ -167,28 +160,14 @@ class Filter:
             )
         return name
 
-    def _write_down(self, request: web.BaseRequest, record: Record, shown: str) -> None:
-        """One line a request, without content and without a key."""
-        counts = record.counts
+    def _write_down(self, record: Record) -> None:
         modes = self.config.modes
-        counted = {name: n for name, n in counts.items() if n and modes[name] != "off"}
-        self.metrics.count_mends(counted, modes)
-        status = record.status or 499  # gone before he was answered
-        self.metrics.requests.labels(shown, str(status)).inc()
-        log.info(
-            "%s %s %d %s key=%s from=%s first=%s total=%.3fs bytes=%d mends=%s end=%s",
-            request.method if request.method in ("GET", "POST") else "OTHER",
-            shown,
-            status,
-            "stream" if record.streamed else "body",
-            record.key,
-            request.remote,
-            "-" if record.first_s is None else f"{record.first_s:.3f}s",
-            time.monotonic() - record.began,
-            record.sent,
-            ",".join(f"{name}:{number}" for name, number in sorted(counted.items())) or "-",
-            record.ending.replace(" ", "_"),
-        )
+        for name in [name for name in record.counts if modes[name] == "off"]:
+            del record.counts[name]
+        record.status = record.status or 499  # gone before he was answered
+        self.metrics.count_mends(record.counts, modes)
+        self.metrics.requests.labels(record.path, str(record.status)).inc()
+        log.info("%s", record.line())
 
     # --- the filter's own pages -----------------------------------------------------------------
 
@@ -197,7 +176,7 @@ class Filter:
             return await self._health()
         if not self._may_see_metrics(request.remote):
             return error_response("other", 403, "This address may not read metrics.")
-        theirs = await self._servers_metrics()
+        theirs = await fetched(self.config.upstream, "/metrics", _PATIENCE_S)
         if path == "/metrics/vllm":
             if theirs is None:
                 return error_response("other", 503, STARTING)
@@ -209,7 +188,10 @@ class Filter:
     async def _health(self) -> web.StreamResponse:
         """200 when a request would be answered."""
         words = "stopping" if self._stopping else "the model server does not answer"
-        if not self._stopping and await self._fetched("/health") is not None:
+        if (
+            not self._stopping
+            and await fetched(self.config.upstream, "/health", _PATIENCE_S) is not None
+        ):
             return web.json_response({"status": "ok"})
         headers = {"Retry-After": str(RETRY_S)}
         return web.json_response({"status": words}, status=503, headers=headers)
@@ -223,16 +205,3 @@ class Filter:
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
             address = address.ipv4_mapped
         return address.is_loopback or any(address in network for network in self._networks)
-
-    async def _servers_metrics(self) -> bytes | None:
-        return await self._fetched("/metrics")
-
-    async def _fetched(self, path: str) -> bytes | None:
-        """What the server answers with 200 in a short time."""
-        timeout = aiohttp.ClientTimeout(total=_PATIENCE_S)
-        with contextlib.suppress(aiohttp.ClientError, OSError):
-            url = self.config.upstream + path
-            async with self._door.session.get(url, timeout=timeout) as got:
-                if got.status == 200:
-                    return await got.read()
-        return None

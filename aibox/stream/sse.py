@@ -77,19 +77,19 @@ class Events:
             self._searched = 0
             yield Event(piece, None)
 
-    def uncut(self, block: bytes, may_pass: Callable[[bytes], bool]) -> bytes | None:
-        """All whole events at once, where they may pass unread; None where they must be fed."""
+    def uncut(self, block: bytes, mend: Callable[[bytes], bytes | None]) -> bytes | None:
+        """All whole events at once, mended together; None where they must be fed instead."""
         if self._too_long:
             return None
         text = self._pending + block if self._pending else block
         end = text.rfind(b"\n\n") + 2
-        if end < 2:
-            return None
         whole = text if end == len(text) else text[:end]
-        if b"\r" in whole or b"\n\n\n" in whole or not may_pass(whole):
+        if end < 2 or b"\r" in whole or b"\n\n\n" in whole:
             return None
-        self._pending, self._searched, self._after_cr = text[end:], 0, False
-        return whole
+        mended = mend(whole)
+        if mended is not None:
+            self._pending, self._searched, self._after_cr = text[end:], 0, False
+        return mended
 
     @property
     def between(self) -> bool:

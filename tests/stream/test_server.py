@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+import uvloop
 
 from aibox.stream.config import Keys
 from tests.stream.rows import (
@@ -32,6 +33,7 @@ from tests.stream.rows import (
 from tests.stream.scripted import JSON, SSE, Die, Script, Step, Wait, doors, until
 
 HELLO = stream([*said("Hello"), STOP])
+FLOOD = (b": " + b"more" * 2000 + b"\n\n") * 10
 KEYS = Keys({"laptop": "sk-laptop-1", "desk": "sk-desk-2"})
 PATHS = ("chat/completions", "completions", "responses", "messages", "messages/count_tokens")
 
@@ -39,7 +41,8 @@ PATHS = ("chat/completions", "completions", "responses", "messages", "messages/c
 def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     @functools.wraps(test)
     def run(*args: Any, **named: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **named), 60))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(asyncio.wait_for(test(*args, **named), 60))
 
     return run
 
@@ -150,6 +153,26 @@ async def test_an_answer_in_one_body_is_mended() -> None:
     async with doors(Script([json.dumps(reply).encode()], headers=JSON)) as d, d.ask() as got:
         found = (await got.json())["choices"][0]["message"]
         assert found == {"reasoning": "Hm", "content": "x", "reasoning_content": "Hm"}
+
+
+@in_a_loop
+async def test_a_stream_whose_length_is_told_may_grow() -> None:
+    came = stream([chunk({"reasoning": "Hm"}), *said("x"), STOP])
+    async with doors(Script([came], whole=True)) as d, d.ask() as got:
+        assert b"reasoning_content" in await got.read()
+
+
+@in_a_loop
+async def test_who_waits_to_send_his_body_is_told_to_go_on() -> None:
+    async with doors(Script([b"{}"], headers=JSON, whole=True)) as d:
+        reader, writer = await asyncio.open_connection("127.0.0.1", d.filter.port)
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n"
+        writer.write(head + b"Expect: 100-continue\r\n\r\n")
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"{}")
+        assert b" 200 " in await reader.readline()
+        assert "expect" not in d.server.asked[0].headers
+        writer.close()
 
 
 # --- who may ask --------------------------------------------------------------------------------
@@ -344,17 +367,17 @@ async def test_f11_counted_the_connection_breaks_as_the_servers_did() -> None:
 async def test_f8_a_sign_of_life_in_silence(
     path: str, answer: bytes, sign: bytes, silence: str
 ) -> None:
-    script = Script([answer], before=0.5) if silence == "before the header" else Script()
+    script = Script([answer], before=0.25) if silence == "before the header" else Script()
     if silence == "before the first":
-        script.steps = [Wait(0.5), answer]
+        script.steps = [Wait(0.25), answer]
     elif silence == "in between":
-        script.steps = [answer[:20], Wait(0.5), answer[20:]]
-    async with doors(script, keepalive_s=0.1) as d:
+        script.steps = [answer[:20], Wait(0.25), answer[20:]]
+    async with doors(script, keepalive_s=0.05) as d:
         async with d.ask(f"/v1/{path}") as got:
             body = await got.read()
         assert 2 <= body.count(sign) <= 6
         assert body.replace(sign, b"") == answer
-    async with doors(script, keepalive_s=0.1, mends={"keep_alive": "count"}) as d:
+    async with doors(script, keepalive_s=0.05, mends={"keep_alive": "count"}) as d:
         async with d.ask(f"/v1/{path}") as got:
             assert await got.read() == answer
         counted = {"mend": "keep_alive", "mode": "count"}
@@ -399,7 +422,7 @@ async def test_f13_who_hangs_up_ends_the_work(when: str) -> None:
     if when == "before the header":
         script = Script([HELLO], before=30)
     elif when == "in the middle":
-        script = Script([HELLO[:60]], endless=b": more\n\n")
+        script = Script([HELLO[:60]], endless=FLOOD)
     async with doors(script) as d:
         asking = asyncio.create_task(d.ask().__aenter__())
         assert await until(lambda: d.server.asked)
@@ -415,19 +438,24 @@ async def test_f13_who_hangs_up_ends_the_work(when: str) -> None:
         assert d.value("active_streams") == 0
 
 
+@pytest.mark.parametrize("reply", ["stream", "body"])
 @in_a_loop
-async def test_f13_counted_the_server_answers_to_the_end() -> None:
+async def test_f13_counted_the_server_answers_to_the_end(reply: str) -> None:
     script = Script([HELLO[:60], Wait(0.3), b": more\n\n", Wait(0.3), HELLO[60:]])
+    if reply == "body":
+        script = Script([b"{", Wait(0.5), b"}"], headers=JSON)
     async with doors(script, mends={"cancel": "count"}) as d:
-        got = await d.ask().__aenter__()
-        got.close()
+        asking = asyncio.create_task(d.ask().__aenter__())
+        await asyncio.sleep(0.2)
+        asking.cancel()
+        await d.client.close()
         assert await until(lambda: d.value("mends_total", mend="cancel", mode="count") == 1)
         assert d.server.gone == 0
 
 
 @in_a_loop
 async def test_a_slow_client_holds_the_server_back() -> None:
-    async with doors(Script([HELLO[:60]], endless=b": more\n\n" * 2000)) as d:
+    async with doors(Script([HELLO[:60]], endless=FLOOD)) as d:
         sock = socket.create_connection(("127.0.0.1", d.filter.port))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 14)
         body = b'{"stream":true}'
@@ -446,7 +474,7 @@ async def test_a_slow_client_holds_the_server_back() -> None:
 
 @in_a_loop
 async def test_a_client_that_takes_nothing_is_left() -> None:
-    script = Script([HELLO[:60]], endless=b": more\n\n" * 2000)
+    script = Script([HELLO[:60]], endless=FLOOD)
     async with doors(script, keepalive_s=0.1, limits={"stall_s": 0.5}) as d:
         sock = socket.create_connection(("127.0.0.1", d.filter.port))
         body = b'{"stream":true}'
@@ -535,12 +563,23 @@ async def test_an_answer_that_does_not_end_in_time_ends_with_an_error() -> None:
         assert "stopped" in read_back(await got.read())[-1]["error"]["message"]
 
 
+@in_a_loop
+async def test_who_has_nothing_yet_when_it_is_stopped_is_told_to_ask_again() -> None:
+    async with doors(Script([HELLO], before=30), limits={"drain_s": 0}) as d:
+        asking = asyncio.create_task(d.ask().__aenter__())
+        assert await until(lambda: d.server.asked)
+        await d.filter.stop()
+        got = await asking
+        assert got.status == 503
+        assert got.headers["Retry-After"]
+
+
 # --- many ---------------------------------------------------------------------------------------
 
 
 @in_a_loop
 async def test_a_thousand_connections_at_once() -> None:
-    async with doors(Script([HELLO[:60], Wait(3), HELLO[60:]]), limits={"streams": 1000}) as d:
+    async with doors(Script([HELLO[:60], Wait(2), HELLO[60:]]), limits={"streams": 1000}) as d:
 
         async def one() -> bool:
             async with d.ask() as got:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aibox.stream.mends.answer import Answer
+from aibox.stream.mends.body import mended
 from aibox.stream.mends.request import asked
 from tests.stream.rows import (
     CHAT,
@@ -88,13 +90,42 @@ def test_off_is_off(row: Row) -> None:
     assert not answer.counts
 
 
-@settings(max_examples=300, deadline=None)
+PLAIN = [
+    Row("words", "think_tag", [*said("one", "two", "<", "three", 'four"'), STOP], []),
+    Row(
+        "thoughts, then words",
+        "reasoning_names",
+        [
+            *[chunk({"reasoning": text}) for text in ("a", "b", "<", "c")],
+            *said("d", "e", "f"),
+            STOP,
+        ],
+        [],
+    ),
+    Row(
+        "two choices",
+        "reasoning_names",
+        [
+            *[chunk({"reasoning": "a"}, index=n % 2) for n in range(9)],
+            STOP,
+            chunk({}, "stop", index=1),
+        ],
+        [],
+        request={"n": 2},
+    ),
+]
+
+
+@settings(max_examples=400, deadline=None)
 @given(st.data())
 def test_any_cuts_give_the_same(data: st.DataObject) -> None:
-    row = data.draw(st.sampled_from(ROWS))
+    row = data.draw(st.sampled_from([*ROWS, *PLAIN]))
     modes = data.draw(st.sampled_from([ON, COUNT, only(row.mend)]))
     end = data.draw(st.sampled_from([b"\n", b"\r\n", b"\r"]))
-    came = row.bytes(row.came).replace(b"\n", end)
+    came = row.bytes(row.came)
+    if data.draw(st.booleans()):  # as vLLM writes it
+        came = came.replace(b'": ', b'":').replace(b'", ', b'",').replace(b", ", b",")
+    came = came.replace(b"\n", end)
     whole = answer_to(row, modes)
     expected = through(whole, [came])
     size = len(came)
@@ -133,12 +164,73 @@ def test_an_event_that_is_mended_keeps_its_frame() -> None:
     assert sent.endswith(b"\r\n\r\n") and b"reasoning_content" in sent
 
 
-def test_after_the_first_word_text_is_passed_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_in_a_known_frame_is_passed_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = Answer("chat", asked({}, True), ON)
-    answer.feed(b"data: %b\n\n" % json.dumps(chunk({"content": "a"})).encode())
-    monkeypatch.setattr(answer, "_mended", lambda *_: pytest.fail("it was read"))
-    more = b"data: %b\n\n" % json.dumps(chunk({"content": "b"})).encode()
+    for words in ("a", "b"):
+        answer.feed(b"data: %b\n\n" % orjson.dumps(chunk({"content": words})))
+    monkeypatch.setattr(answer, "_event", lambda *_: pytest.fail("it was read"))
+    more = b"data: %b\n\n" % orjson.dumps(chunk({"content": "c"}))
+    assert answer.feed(more) == more
     assert answer.feed(more * 3 + b"data: {") == more * 3
+
+
+def test_a_tag_in_a_known_frame_is_seen() -> None:
+    answer = Answer("chat", asked({}, True), ON)
+    for words in ("a", "b", "c"):
+        answer.feed(b"data: %b\n\n" % orjson.dumps(chunk({"content": words})))
+    sent = answer.feed(b"data: %b\n\n" % orjson.dumps(chunk({"content": "d</think>e"})))
+    assert [one["choices"][0]["delta"] for one in read_back(sent)] == [
+        {"reasoning": "d", "reasoning_content": "d"},
+        {"content": "e"},
+    ]
+
+
+def test_a_frame_that_changes_all_the_time_is_given_up() -> None:
+    answer = Answer("chat", asked({"n": 2}, True), ON)
+    both = [stream([chunk({"content": "a"}, index=n)])[: -len(DONE)] for n in (0, 1)]
+    for _ in range(50):
+        assert [answer.feed(one) for one in both] == both
+    assert answer._chances == 0
+
+
+def thoughts(*texts: str) -> list[bytes]:
+    return [b"data: %b\n\n" % orjson.dumps(chunk({"reasoning": text})) for text in texts]
+
+
+def test_thinking_in_a_known_frame_is_mended_as_if_it_was_read_whole() -> None:
+    texts = ["a", 'b"\\', "é\n", "", "\x7f", "z" * 3000]
+    answer = Answer("chat", asked({}, True), ON)
+    sent = b"".join(answer.feed(block) for block in thoughts("first", "second", *texts))
+    alone = [Answer("chat", asked({}, True), ON).feed(one) for one in thoughts("first", "second")]
+    assert sent.startswith(b"".join(alone))
+    for words, got in zip(texts, read_back(sent)[2:], strict=True):
+        assert got["choices"][0]["delta"] == {"reasoning": words, "reasoning_content": words}
+    assert answer.counts["reasoning_names"] == 8
+    assert answer._in_frame == 6
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        rb'"a","reasoning_content":"a"',
+        rb'"a"},"delta":{"reasoning":"b"',
+        rb'"\u00e9"',
+        rb'"\ud800"',
+        b'"\xff"',
+        b'"a',
+        b"null",
+        b"7",
+    ],
+)
+def test_what_only_has_the_frame_is_read_whole(text: bytes) -> None:
+    (whole,) = thoughts("TEXT")
+    other = whole.replace(b'"TEXT"', text)
+    fresh = Answer("chat", asked({}, True), ON)
+    fresh.feed(stream(said("x"))[: -len(DONE)])
+    answer = Answer("chat", asked({}, True), ON)
+    answer.feed(b"".join(thoughts("a", "b")))
+    assert answer.feed(other) == fresh.feed(other)
+    assert answer._in_frame == 0
 
 
 # --- what breaks --------------------------------------------------------------------------------
@@ -256,7 +348,7 @@ def test_no_shape_of_json_breaks_a_stream(api: str, shapes: list[Any]) -> None:
     through(answer, [came, DONE])
     counting = Answer(api, asked(TOOLS, True), COUNT)
     assert counting.feed(came) + counting.feed(DONE) == came + DONE
-    Answer(api, asked(TOOLS, True), ON).whole(came)
+    mended(Answer(api, asked(TOOLS, True), ON), came)
 
 
 # --- empty answers ------------------------------------------------------------------------------
@@ -318,6 +410,11 @@ SPELT_CALL = {
             {},
         ),
         (body_of(None, reasoning="x"), body_of("x", reasoning=None), NO_THINKING),
+        (
+            body_of("x", reasoning="Hm"),
+            body_of("x", reasoning="Hm", reasoning_content="Hm"),
+            NO_THINKING,
+        ),
         (body_of(SPELT), body_of(None, "tool_calls", tool_calls=[SPELT_CALL]), TOOLS),
         (
             body_of(None, tool_calls=[FOUND]),
@@ -342,17 +439,17 @@ def test_an_answer_in_one_body_is_mended_too(
     came: dict[str, Any], gives: dict[str, Any], request_: dict[str, Any]
 ) -> None:
     answer = Answer("chat", asked(request_, True), ON)
-    assert json.loads(answer.whole(json.dumps(came).encode())) == gives
+    assert json.loads(mended(answer, json.dumps(came).encode())) == gives
     assert answer.counts
     counting = Answer("chat", asked(request_, True), COUNT)
-    assert counting.whole(json.dumps(came).encode()) == json.dumps(came).encode()
+    assert mended(counting, json.dumps(came).encode()) == json.dumps(came).encode()
     assert set(counting.counts) & set(answer.counts)
 
 
 def test_a_message_in_one_body_is_mended_too() -> None:
     said_ = {"id": "msg_7", "content": [{"type": "text", "text": "I look.</think>" + SPELT}]}
     answer = Answer("messages", asked({"tools": [{"name": "read"}]}, True), ON)
-    got = json.loads(answer.whole(json.dumps({**said_, "stop_reason": "end_turn"}).encode()))
+    got = json.loads(mended(answer, json.dumps({**said_, "stop_reason": "end_turn"}).encode()))
     assert got == {
         "id": "msg_7",
         "content": [
@@ -371,7 +468,7 @@ def test_a_message_in_one_body_is_mended_too() -> None:
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"object":"list","data":[]}'])
 def test_another_body_stays_as_it_is(body: bytes) -> None:
     for api in BEGUN:
-        assert Answer(api, asked({}, True), ON).whole(body) == body
+        assert mended(Answer(api, asked({}, True), ON), body) == body
 
 
 def test_the_rows_are_all_there() -> None:

@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from aibox.stream.mends.arguments import Arguments, is_object, sanitised
 from aibox.stream.mends.request import asked, read
@@ -149,6 +151,28 @@ def test_a_request_that_needs_nothing_keeps_its_bytes(api: str, body: bytes) -> 
     mended, _, counts = read(api, body, ON)
     assert mended == body
     assert not counts
+
+
+NAMES = ["messages", "input", "system", "instructions", "role", "content", "tool_calls", "tools"]
+NAMES += ["function", "arguments", "name", "type", "text", "reasoning_content", "input_schema"]
+LEAVES = st.none() | st.integers(0, 1) | st.sampled_from(["system", "developer", "tool_use", "{"])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(["chat", "messages", "responses"]),
+    st.recursive(
+        LEAVES,
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4)
+        ),
+        max_leaves=15,
+    ),
+)
+def test_no_shape_of_json_breaks_a_request(api: str, request_: Any) -> None:
+    body = json.dumps(request_).encode()
+    assert read(api, body, COUNT)[0] == body
+    json.loads(read(api, body, ON)[0])
 
 
 def test_what_is_asked() -> None:

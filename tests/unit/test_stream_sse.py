@@ -97,8 +97,8 @@ def test_an_event_over_the_limit_is_not_read_wherever_it_is_cut() -> None:
 
 def test_whole_events_pass_uncut_only_where_they_may() -> None:
     reader = Events(1 << 20)
-    assert reader.uncut(b"data: a\n\ndata: b\n\nda", lambda _: True) == b"data: a\n\ndata: b\n\n"
-    assert reader.uncut(b"ta: c\n\n", lambda _: False) is None
+    assert reader.uncut(b"data: a\n\ndata: b\n\nda", bytes.upper) == b"DATA: A\n\nDATA: B\n\n"
+    assert reader.uncut(b"ta: c\n\n", lambda _: None) is None
     assert [event.data for event in reader.feed(b"ta: c\n\n")] == [b"c"]
     for text in (b"data: a", b"data: a\r\n\r\n", b"data: a\n\n\ndata: b\n\n"):
-        assert Events(1 << 20).uncut(text, lambda _: True) is None
+        assert Events(1 << 20).uncut(text, bytes.upper) is None

@@ -1,15 +1,15 @@
-"""A whole answer, streamed or not, with all mends in their order and each in its mode."""
+"""A whole answer with all mends in their order and each in its mode."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import orjson
 
 from aibox.stream.errors import error_event
 from aibox.stream.mends import Mode, chat, messages
+from aibox.stream.mends.frame import Frame, frame_of
 from aibox.stream.mends.outcome import Outcome
 from aibox.stream.mends.piece import Chunk, Mend, Piece
 from aibox.stream.mends.request import Asked
@@ -23,15 +23,15 @@ _HINTS: dict[str, tuple[bytes, ...]] = {
     "completions": (b'"error', b"usage", b"[DONE]"),
     "responses": (b'"response.', b'"error', b"[DONE]"),
     "messages": (
-        *(b"content_block_st", b'"message_', b"message_stop", b"input_json", b"signature"),
-        *(b"<", b"\\u003c", b"thinking", b'"error', b"usage"),
+        *(b"content_block_st", b'"message_', b"input_json", b"<", b"\\u003c", b'"error', b"usage"),
     ),
 }
 _THINKING = b'"reasoning'  # in chat: concerns those mends alone that are about it
 _ABOUT_THINKING = ("answer_in_reasoning", "reasoning_names")
+_CHANCES = 20  # how often an answer's frame is looked for anew, where it changes all the time
 DONE = b"[DONE]"
 # What a chunk of another shape than the API's leads to. It is no use to a client, but it is his.
-_STRANGE = (TypeError, ValueError, LookupError, AttributeError)
+STRANGE = (TypeError, ValueError, LookupError, AttributeError)
 
 
 def mends_of(api: str, asked: Asked) -> dict[str, Mend]:
@@ -65,9 +65,11 @@ class Answer:
     def __init__(
         self, api: str, asked: Asked, modes: Mapping[str, Mode], event_bytes: int = 8 << 20
     ) -> None:
-        self._api = api
+        self.api = api
         self._choices = asked.choices
         self._hints = _HINTS.get(api, ())
+        if asked.thinking_off and api == "messages":
+            self._hints += (b"thinking", b"signature")
         found = mends_of(api, asked)
         self._named = {name: mend for name, mend in found.items() if modes[name] != "off"}
         self._mends = [(mend, modes[name]) for name, mend in self._named.items()]
@@ -79,19 +81,27 @@ class Answer:
         self._errors = modes["error_event"]
         self._events = Events(event_bytes)
         self._quiet = False
+        self._frame: Frame | None = None
+        self._in_frame = 0
+        self._chances = _CHANCES
         self.outcome = Outcome(asked.choices)
         self.unreadable = 0  # events that were no answer of this API, passed on
         self.cut = False  # the server ended in the middle
 
-    # --- streamed -------------------------------------------------------------------------------
-
     def feed(self, block: bytes) -> bytes:
         """What goes to the client for a block from the server; perhaps nothing yet."""
         if self._quiet:  # nothing is held back or expected
-            whole = self._events.uncut(block, self._unconcerned)
-            if whole is not None:
-                return whole
+            at_once = self._events.uncut(block, self._at_once)
+            if at_once is not None:
+                return at_once
         return b"".join([self._event(event) for event in self._events.feed(block)])
+
+    def _at_once(self, events: bytes) -> bytes | None:
+        """Whole events, mended together; None where they have to be read one by one."""
+        framed = self._framed(events)
+        if framed is not None or self._chances:
+            return framed
+        return events if self._unconcerned(events) else None
 
     def end(self) -> bytes:
         """What goes to the client when no more comes from the server.
@@ -100,7 +110,7 @@ class Answer:
         """
         rest, between = self._events.rest(), self._events.between
         data = data_of(rest) if between else None
-        readable = data is not None and (data == DONE or _parsed(data) is not None)
+        readable = data is not None and (data == DONE or parsed(data) is not None)
         out = self._event(Event(rest, data)) if readable else b""
         held = self._held_back()
         self.cut = not self.outcome.whole
@@ -111,7 +121,7 @@ class Answer:
             return out + held + (b"" if readable else rest)
         out = out if between else rest + b"\n\n"
         words = "The model server ended in the middle of the answer. Send the request again."
-        return out + held + error_event(self._api, words, self.outcome.number)
+        return out + held + error_event(self.api, words, self.outcome.number)
 
     @property
     def between(self) -> bool:
@@ -121,7 +131,9 @@ class Answer:
     @property
     def counts(self) -> Counter[str]:
         """How often each mend applied, or would have."""
-        return Counter({name: mend.count for name, mend in self._named.items() if mend.count})
+        found = Counter({name: mend.count for name, mend in self._named.items()})
+        found["reasoning_names"] += self._in_frame
+        return +found
 
     @property
     def malformed(self) -> int:
@@ -150,27 +162,49 @@ class Answer:
 
     def _event(self, event: Event) -> bytes:
         data = event.data
-        plain = data is not None and self._quiet and self._plain(data)
-        if data is None or (plain and not (self._about_thinking and _THINKING in data)):
+        if data is None:
             return event.raw
+        plain = self._quiet and self._plain(data)
+        if plain and (framed := self._framed(event.raw)):
+            return framed
         if data == DONE:
             self.outcome.done()
             return self._held_back() + event.raw
         try:
-            chunk = _parsed(data) or {}  # what is empty is no answer either
-            if plain:
-                return self._all_written(self._mended(event, chunk, self._about_thinking))
-            return self._seen(event, chunk)
-        except _STRANGE:
+            return self._words(event, data) if plain else self._seen(event, parsed(data) or {})
+        except STRANGE:
             self.unreadable += 1
             return event.raw
+
+    def _framed(self, events: bytes) -> bytes | None:
+        """Whole events of mere words in one frame, mended; None where they are something else."""
+        if self._frame is None:
+            return None
+        framed, thoughts = self._frame.mended(events)
+        self._in_frame += thoughts
+        return framed
+
+    def _words(self, event: Event, data: bytes) -> bytes:
+        """An event that concerns no mends but those of thinking, if any."""
+        thought = bool(self._about_thinking) and _THINKING in data
+        if not thought and not self._chances:
+            return event.raw
+        chunk = parsed(data) or {}
+        out = event.raw
+        if thought:
+            self.unreadable += not chunk
+            out = self._all_written(self.mended(chunk, event, thinking_only=True))
+        if self._chances:
+            self._chances -= 1
+            self._frame = frame_of(event.raw, chunk, out)
+        return out
 
     def _seen(self, event: Event, chunk: Chunk) -> bytes:
         self.unreadable += not chunk
         self.outcome.see(chunk)
         if self.outcome.broken:
             return self._held_back() + event.raw
-        out = self._all_written(self._mended(event, chunk, self._mends))
+        out = self._all_written(self.mended(chunk, event))
         self._quiet = self.outcome.speaking and all(mend.quiet for mend, _ in self._mends)
         return out
 
@@ -179,13 +213,14 @@ class Answer:
             return self._written(pieces[0])
         return b"".join([self._written(piece) for piece in pieces])
 
-    def _mended(
-        self, event: Event | None, chunk: Chunk, mends: list[tuple[Mend, Mode]]
+    def mended(
+        self, chunk: Chunk, event: Event | None = None, *, thinking_only: bool = False
     ) -> Sequence[Piece]:
+        """The pieces that take a chunk's place. thinking_only: it concerns no other mends."""
         first = Piece(chunk, event, mended=False)
         pieces: Sequence[Piece] = _one_choice_each(first)
         split = pieces
-        for mend, mode in mends:
+        for mend, mode in self._about_thinking if thinking_only else self._mends:
             after = _fed(mend, pieces)
             if mode == "on":
                 pieces = after
@@ -200,62 +235,8 @@ class Answer:
         data = orjson.dumps(piece.chunk)
         if piece.event is not None:
             return piece.event.with_data(data)
-        name = f"event: {piece.chunk.get('type')}\n" if self._api == "messages" else ""
+        name = f"event: {piece.chunk.get('type')}\n" if self.api == "messages" else ""
         return b"%bdata: %b\n\n" % (name.encode(), data)
-
-    # --- in one body ----------------------------------------------------------------------------
-
-    def whole(self, body: bytes) -> bytes:
-        """The body with the same mends. One that is no answer stays as it is."""
-        answer = _parsed(body)
-        if answer is None:
-            self.unreadable += 1
-            return body
-        try:
-            return self._whole(answer, body)
-        except _STRANGE:
-            self.unreadable += 1
-            return body
-
-    def _whole(self, answer: Chunk, body: bytes) -> bytes:
-        self.outcome.see(answer)
-        if self._api == "chat" and isinstance(answer.get("choices"), list):
-            choices = [self._choice(answer, choice) for choice in answer["choices"]]
-            mended = {**answer, "choices": choices}
-        elif self._api == "messages" and isinstance(answer.get("content"), list):
-            mended = self._message(answer)
-        else:
-            return body
-        return body if mended == answer else orjson.dumps(mended)
-
-    def _choice(self, answer: Chunk, choice: Any) -> Any:
-        message = choice.get("message") if isinstance(choice, dict) else None
-        if not isinstance(message, dict):
-            return choice
-        calls = message.get("tool_calls")
-        delta = dict(message)
-        if isinstance(calls, list):
-            delta["tool_calls"] = [
-                {"index": number, **call} if isinstance(call, dict) else call
-                for number, call in enumerate(calls)
-            ]
-        chunk = {"id": answer.get("id"), "choices": [{**choice, "delta": delta}]}
-        pieces = self._mended(None, chunk, self._mends)
-        if len(pieces) == 1 and not pieces[0].mended:
-            return choice
-        return _message_of(choice, message, [piece.chunk["choices"][0] for piece in pieces])
-
-    def _message(self, answer: Chunk) -> Chunk:
-        pieces: list[Piece] = []
-        for chunk in _as_events(answer):
-            pieces += self._mended(None, chunk, self._mends)
-        if not any(piece.mended for piece in pieces):
-            return answer
-        blocks: dict[int, Chunk] = {}
-        reason = answer.get("stop_reason")
-        for piece in pieces:
-            reason = _taken_up(piece.chunk, blocks, reason)
-        return {**answer, "content": list(blocks.values()), "stop_reason": reason}
 
 
 def _fed(mend: Mend, pieces: Sequence[Piece]) -> Sequence[Piece]:
@@ -264,7 +245,8 @@ def _fed(mend: Mend, pieces: Sequence[Piece]) -> Sequence[Piece]:
     return [new for piece in pieces for new in mend.feed(piece)]
 
 
-def _parsed(data: bytes) -> Chunk | None:
+def parsed(data: bytes) -> Chunk | None:
+    """A JSON object; None for anything else."""
     try:
         chunk = orjson.loads(data)
     except ValueError:
@@ -280,65 +262,3 @@ def _one_choice_each(piece: Piece) -> Sequence[Piece]:
     rest = {key: value for key, value in piece.chunk.items() if key != "usage"}
     pieces = [Piece({**rest, "choices": [choice]}) for choice in choices[:-1]]
     return [*pieces, Piece({**piece.chunk, "choices": choices[-1:]})]
-
-
-def _message_of(choice: Chunk, message: Chunk, parts: list[Chunk]) -> Chunk:
-    """The choice whose message is what these pieces add up to."""
-    told: Chunk = {**message}
-    for name in ("content", "reasoning", "reasoning_content"):
-        texts = [part["delta"][name] for part in parts if part["delta"].get(name)]
-        if texts:
-            told[name] = "".join(texts) if all(isinstance(t, str) for t in texts) else texts[-1]
-        elif message.get(name):
-            told[name] = None
-    calls: dict[int, Chunk] = {}
-    for part in parts:
-        for call in part["delta"].get("tool_calls") or ():
-            _add_call(calls, call)
-    if calls:
-        told["tool_calls"] = [{k: v for k, v in c.items() if k != "index"} for c in calls.values()]
-    reasons = [part.get("finish_reason") for part in parts]
-    return {**choice, "message": told, "finish_reason": reasons[-1]}
-
-
-def _add_call(calls: dict[int, Chunk], call: Chunk) -> None:
-    before = calls.get(call["index"])
-    if before is None:
-        calls[call["index"]] = call
-        return
-    function = dict(before.get("function") or {})
-    more = (call.get("function") or {}).get("arguments") or ""
-    function["arguments"] = (function.get("arguments") or "") + more
-    calls[call["index"]] = {**before, "function": function}
-
-
-def _as_events(answer: Chunk) -> list[Chunk]:
-    """A message as the events that would have streamed it."""
-    chunks: list[Chunk] = [{"type": "message_start", "message": {"id": answer.get("id")}}]
-    for number, block in enumerate(answer["content"]):
-        text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else ""
-        start = {**block, "text": ""} if text else block
-        chunks.append({"type": "content_block_start", "index": number, "content_block": start})
-        if text:
-            delta = {"type": "text_delta", "text": text}
-            chunks.append({"type": "content_block_delta", "index": number, "delta": delta})
-        chunks.append({"type": "content_block_stop", "index": number})
-    chunks.append({"type": "message_delta", "delta": {"stop_reason": answer.get("stop_reason")}})
-    return chunks
-
-
-def _taken_up(chunk: Chunk, blocks: dict[int, Chunk], reason: Any) -> Any:
-    """Adds an event to the blocks of a message. Gives the message's stop reason so far."""
-    kind, delta = chunk["type"], chunk.get("delta") or {}
-    if kind == "content_block_start":
-        blocks[chunk["index"]] = dict(chunk["content_block"])
-    elif kind == "content_block_delta":
-        block = blocks[chunk["index"]]
-        if delta.get("type") == "input_json_delta":
-            block["input"] = orjson.loads(delta["partial_json"])
-        for name in ("text", "thinking"):
-            if name in delta:
-                block[name] = (block.get(name) or "") + delta[name]
-    elif kind == "message_delta":
-        return delta.get("stop_reason", reason)
-    return reason

@@ -41,11 +41,11 @@ class AnswerInReasoning(HoldsNothing):
             return [piece]
         delta = choice["delta"]
         text = delta.get("reasoning") or delta.get("reasoning_content")
-        if not isinstance(text, str):
+        if not isinstance(text, str) or delta.get("content"):
             return [piece]
         self.count += 1
         rest = {key: value for key, value in delta.items() if key not in NAMES}
-        rest["content"] = text + (rest.get("content") or "")
+        rest["content"] = text
         return [piece.edited(with_choice(piece.chunk, choice, delta=rest))]
 
 
