@@ -10,6 +10,7 @@ from tasks import (
     cuda,
     deploy_lock,
     driver,
+    firewall,
     gateway,
     plan,
     preflight,
@@ -34,6 +35,7 @@ if box:
     release.built(box=box)
     weights.arrived(box=box)
     server.running(box=box)
+    firewall.in_force(box=box)
     stream.running(box=box)
     gateway.running(box=box)
     proof.served(box=box)

@@ -92,6 +92,10 @@ def _unit(text: str) -> str:
         raise ValueError("expected the unit's name without .service")
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", text, re.ASCII):
         raise ValueError("expected a unit's name: letters, digits and _ . -")
+    if text.startswith("aibox-") or text in ("vllm-stream", "litellm"):
+        raise ValueError(
+            "expected another name: aibox-…, vllm-stream and litellm are units of ours"
+        )
     return text
 
 

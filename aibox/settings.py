@@ -163,6 +163,10 @@ class Settings(_Strict):
     metrics_from: Annotated[tuple[Network, ...], ListAsTuple] = Field(
         description='a list of addresses or networks, such as ["192.168.1.0/24"]'
     )
+    firewall: bool = Field(description="True or False")
+    firewall_lan: Annotated[tuple[Network, ...], ListAsTuple] | None = Field(
+        description='a list of networks, such as ["192.168.1.0/24"], or None'
+    )
     gpu_uuid: GpuUuid | None = Field(
         description="a card's UUID as `nvidia-smi -L` prints it, text, or None"
     )

@@ -25,6 +25,8 @@ gateway_port = 4001  # TCP port, 1 to 65535
 gateway_upstream = None  # URL that LiteLLM asks; None: the filter where it stands, else the server
 doors_address = "0.0.0.0"  # address both doors listen on; "127.0.0.1": this box only
 metrics_from: list[str] = []  # addresses, networks that may read their /metrics, beside the box
+firewall = False  # True: only firewall_lan comes in by the doors, nobody to the server's own port
+firewall_lan = None  # networks that may use the doors; None: the private ones that the box is in
 
 # The graphics card and its driver
 gpu_uuid = None  # "GPU-..." from `nvidia-smi -L`; only needed with several cards

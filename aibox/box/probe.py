@@ -318,16 +318,21 @@ def account(name: str) -> dict[str, Any] | None:
 
 
 def foreign_unit(name: str) -> dict[str, Any] | None:
-    """A unit that a person would lose, {"path", "starts_container"}: no deploy has written it.
+    """A unit that a person would lose, for no deploy has written it.
 
-    Ours say so in their first line, also where it was changed by hand. A masked unit has none.
+    {"path", "starts_container", "starts_vllm"}. Ours say so in their first line, also where it was
+    changed by hand. A masked unit has none.
     """
     path = unit_file(name)
     text = (read_text(path) if path else None) or ""
     is_ours = text.startswith("# Laid down by the deploy")
     if path is None or not text.strip() or is_ours:
         return None
-    return {"path": f"/{path.relative_to(ROOT)}", "starts_container": starts_container(text)}
+    return {
+        "path": f"/{path.relative_to(ROOT)}",
+        "starts_container": starts_container(text),
+        "starts_vllm": starts_vllm(name, text),
+    }
 
 
 def unit_file(name: str) -> Path | None:
@@ -348,7 +353,44 @@ ENGINES = ("docker.service", "containerd.service", "podman.service")  # all cont
 
 def starts_container(text: str) -> bool:
     """Whether a unit's file starts a container, which is then in no control group of the unit."""
-    return _CONTAINERS.search(re.sub(r"\\\n", " ", text)) is not None
+    return _CONTAINERS.search(joined(text)) is not None
+
+
+_VLLM = re.compile(r"(^|[\s/'\"])vllm['\"]?\s+serve\b|\bvllm[./]entrypoints[./]", re.MULTILINE)
+
+
+def starts_vllm(name: str, text: str) -> bool:
+    """Whether a unit serves vLLM, by its file, its drop-ins, a script that they run, or by the
+    processes that it has now."""
+    folders = [ROOT / folder.lstrip("/") / f"{name}.d" for folder in PLACES_OF_UNITS]
+    texts = [text, *(content(one) for folder in folders for one in folder.glob("*.conf"))]
+    starts = re.findall(r"^ExecStart\s*=.*", joined("\n".join(texts)), re.MULTILINE)
+    words = [word for line in starts for word in re.findall(r"(?<![\w.-])/[\w./@+-]+", line)]
+    texts += [script for word in words if (script := script_in(ROOT / word.lstrip("/")))]
+    if any(_VLLM.search(joined(one)) for one in texts):
+        return True
+    pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
+    own = [pid for pid in pids if is_within(groups_of_process(pid), name)]
+    return any(is_vllm(words_of(pid)) or name_of(pid).startswith("VLLM") for pid in own)
+
+
+def joined(text: str) -> str:
+    """With the lines that go on in the next made one."""
+    return re.sub(r"\\\n", " ", text)
+
+
+MOST_OF_A_SCRIPT = 100_000  # bytes
+
+
+def script_in(path: Path) -> str | None:
+    """The text of a program that an interpreter runs; None for anything else."""
+    try:
+        if not path.is_file() or path.stat().st_size > MOST_OF_A_SCRIPT:
+            return None
+        text = path.read_text(errors="replace")
+    except OSError:
+        return None
+    return text if text.startswith("#!") else None
 
 
 def starter_of(pid: int, port: int | None) -> str | None:

@@ -60,6 +60,7 @@ class ForeignUnit:
 
     path: str
     starts_container: bool
+    starts_vllm: bool
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,7 @@ def judge(
         _clock(report, wanted),
         _port(report, wanted),
         _container(report, wanted),
+        _no_server(report, wanted),
         _user(report, wanted),
         *driver_refusals.refusals(evidence, driver_wanted, _nvml(report.gpu)),
         driver_refusals.reboot_refusal(
@@ -392,6 +394,20 @@ def _container(report: BoxReport, wanted: Wanted) -> Refusal | None:
     )
 
 
+def _no_server(report: BoxReport, wanted: Wanted) -> Refusal | None:
+    """A unit of another kind, ssh's or a proxy's, would be gone."""
+    his = report.foreign_unit
+    if his is None or his.starts_container or his.starts_vllm:
+        return None
+    unit = f"{wanted.server_unit}.service"
+    return Refusal(
+        f"{his.path} is a unit of the box that starts no vLLM, as far as its file tells",
+        "a unit that runs vLLM, which can be adopted, or none of that name",
+        f"set server_unit to another name in group_data/site.py; if {unit} does run a vLLM, start "
+        "it first: what runs is looked at too",
+    )
+
+
 def _user(report: BoxReport, wanted: Wanted) -> Refusal | None:
     """A person's login would lose its shell and its home to the service."""
     account = report.account
@@ -534,7 +550,10 @@ def _ports(part: Part) -> dict[int, PortOwner | None]:
 
 def _foreign_unit(report: Part) -> ForeignUnit | None:
     part = report.part_or_none("foreign_unit")
-    return ForeignUnit(part.text("path"), part.truth("starts_container")) if part else None
+    if part is None:
+        return None
+    what = {one: part.truth(one) for one in ("starts_container", "starts_vllm")}
+    return ForeignUnit(part.text("path"), **what)
 
 
 def _serving(report: Part) -> tuple[PortOwner, ...]:

@@ -11,8 +11,9 @@ _PEM = re.compile(
     r"-----BEGIN (?P<what>[A-Z0-9 ]+)-----.*?(?:-----END (?P=what)-----|\Z)", re.DOTALL
 )
 _SECRETIVE = (
-    r"[\w-]*(?:token|key|secret|passw(?:or)?[dt]|passphrase|credentials?|"
-    r"signature|cookie|(?<=_)(?:pass|pwd|pat)|(?<![a-z])auth)"
+    r"[\w-]*(?:(?:key|secret|passw(?:or)?[dt]|passphrase|credential|signature|cookie|salt)s?|token|"
+    r"(?<![\w-])tokens|(?:api|auth|access|hf|hub)[_-]tokens|"
+    r"(?<=_)(?:pass|pwd|pw|pat)|(?<![a-z])auth)(?:[_-]?\d+)?"
 )
 # What parts words in a unit, where a line may go on in the next.
 _SPACE = r"(?:[ \t]|\\\n)"
@@ -20,8 +21,12 @@ _SPACE = r"(?:[ \t]|\\\n)"
 _NAMED = re.compile(
     rf"""(?P<name> (?:--|\b){_SECRETIVE} )
         (?P<between> \\?["']? (?: \s*[=:]\s* | {_SPACE}+(?=[^-\s=:\\]) | ,\s*(?=\\?["'][^-]) ) )
-        (?P<value> \[ [^\]\n]* \] | \\?"(?:[^"\\]|\\.)*\\?" | '[^'\n]*' | [^\s"',;&]+ )
-        (?P<more> (?:{_SPACE}+(?![\w-]+=)(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\-][^\s"']*))* )""",
+        (?P<value> \[ [^\]\n]* \] | \\?"(?:[^"\\]|\\.)*\\?" | '[^'\n]*'
+            | (?:[^\s"',;&]|,(?=[^\s"']))+ )
+        (?P<more> (?:
+            {_SPACE}+(?![\w-]+=)(?:"[^"\n]*"|'[^'\n]*'|[^\s"'\\-][^\s"']*)
+            | ,\s*(?:\\?"(?!-)[^"\n]*"|'(?!-)[^'\n]*')
+        )* )""",
     re.IGNORECASE | re.VERBOSE,
 )
 # systemd's `Environment="KEY=a value with spaces"`
@@ -32,7 +37,7 @@ _QUOTED = re.compile(
 # Names that end like a secret and hold none.
 _HARMLESS = re.compile(
     r"(?:config_key|(?:num|max|spec|draft|eos|bos|pad)\w*[_-]?token|(?:public|nvidia|signing)[_-]key|"
-    r"key|pubkey|monkey|tokenizer.*|keyring|cache[_-]key|block[_-]key|nvidia_key|config-key)$",
+    r"keys?|pubkeys?|monkeys?|tokenizer.*|keyring|cache[_-]key|block[_-]key|nvidia_key|config-key)$",
     re.IGNORECASE,
 )
 _HEADER = re.compile(
@@ -46,6 +51,7 @@ _KNOWN_TOKENS = re.compile(
     r"github_pat_\w{16,}|glpat-[\w-]{12,}|xox[abprs]-[\w-]{8,}|AKIA[0-9A-Z]{12,}|"
     r"eyJ[\w-]{8,}\.[\w-]{4,}\.[\w-]*|nvapi-[\w-]{12,}|wandb_\w{12,})"
 )
+_CURL_USER = re.compile(r"(?P<head>\bcurl\b[^\n|;]*?\s(?:-u|--user)[ =]?)[^\s\"']+")
 _IN_URL = re.compile(r"(?P<head>[a-z][\w+.-]*://)[^/\s@'\"]+@")
 _COOKIE = re.compile(r"(?P<head>\b(?:set-)?cookie[\"']?\s*:\s*)[^\n]+", re.IGNORECASE)
 _PLAIN = ("", "[]", "None", "null", "***", "True", "False", "true", "false")
@@ -56,7 +62,7 @@ Hide = Callable[[str], str]  # from what was found to what stands there instead
 def words_without_secrets(words: Sequence[str]) -> list[str]:
     """A command line whose secrets are hidden, word by word: `--api-key`, `(hidden)`.
 
-    A flag may have several values: all up to the next flag are hidden.
+    A flag may have several values: all up to the next flag are hidden. A word may be a whole line.
     """
     shown: list[str] = []
     within = False
@@ -67,7 +73,7 @@ def words_without_secrets(words: Sequence[str]) -> list[str]:
             within = hidden and word.startswith("--")
             shown.append(f"{name}={HIDDEN}" if hidden and equals else word)
         else:
-            shown.append(HIDDEN if within else word)
+            shown.append(HIDDEN if within else without_secrets(word) if " " in word else word)
     return shown
 
 
@@ -89,6 +95,7 @@ def secrets_hidden(text: str, hide: Hide) -> str:
         (_COOKIE, lambda found: found["head"] + hide("cookie")),
         (_HEADER, lambda found: found["head"] + hide("authorization")),
         (_SCHEME, lambda found: found["head"] + hide("authorization")),
+        (_CURL_USER, lambda found: found["head"] + hide("name and password")),
         (_IN_URL, lambda found: found["head"] + hide("password in a URL") + "@"),
         (_KNOWN_TOKENS, lambda _found: hide("token")),
         (_QUOTED, lambda found: _quoted(found, hide)),

@@ -138,6 +138,15 @@ def test_a_drop_in_shows_what_it_says() -> None:
         "ExecStart=vllm serve x --api-key one hunter2",
         "ExecStart=vllm serve x --api-key \\\n    one \\\n    hunter2 \\\n    --seed 7",
         "LITELLM_MASTER_KEY=hunter2",
+        "Environment=API_KEYS=a,hunter2 PATH=/bin",
+        "OPENAI_KEY_1=hunter2",
+        "PASSWORD1=hunter2",
+        "TOKENS=hunter2",
+        "VLLM_PW=hunter2",
+        "SALT=hunter2",
+        '["serve", "--api-key", "one", "hunter2", "--port", "8000"]',
+        "['serve', '--api-key', 'one', 'hunter2']",
+        "curl -s -u me:hunter2 http://x/",
         "AUTH=hunter2",
         "Environment=BASIC_AUTH=hunter2",
         "it runs with --api-key=hunter2, which is not wanted",
@@ -153,6 +162,19 @@ def test_a_drop_in_shows_what_it_says() -> None:
 def test_a_secret_is_hidden(text: str) -> None:
     assert "hunter2" not in without_secrets(text)
     assert HIDDEN in without_secrets(text)
+
+
+def test_a_word_that_is_a_whole_line_holds_no_secret() -> None:
+    words = [
+        "bash",
+        "-c",
+        "vllm serve --api-key one two --seed 7",
+        "-H",
+        "Authorization: Bearer abc",
+    ]
+    shown = words_without_secrets(words)
+    assert shown[2] == "vllm serve --api-key (hidden) --seed 7"
+    assert shown[4] == "Authorization: Bearer (hidden)"
 
 
 @pytest.mark.parametrize(

@@ -504,11 +504,18 @@ def test_a_persons_login_is_not_taken_for_the_server(account: Any, refused: bool
     assert any("set server_user to" in text for text in found) is refused
 
 
-HIS = {"path": "/etc/systemd/system/vllm-coder.service", "starts_container": False}
+HIS: dict[str, Any] = {"path": "/etc/systemd/system/vllm-coder.service"}
+HIS |= {"starts_container": False, "starts_vllm": True}
 
 
 def test_a_unit_that_no_deploy_has_written_is_no_fault() -> None:
     assert refusals(at(good_report(), "foreign_unit", HIS)) == []
+
+
+def test_a_unit_that_starts_no_vllm_is_never_replaced() -> None:
+    said = the_refusal(at(good_report(), "foreign_unit", {**HIS, "starts_vllm": False}))
+    assert "starts no vLLM" in said
+    assert "set server_unit to another name" in said
 
 
 def test_a_unit_of_our_name_that_starts_a_container_has_one_answer() -> None:

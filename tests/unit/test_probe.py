@@ -187,7 +187,7 @@ def test_a_drop_in_that_cannot_be_read_is_said(tmp_path: Path) -> None:
         (None, False),
         ("", False),  # masked
         ("# Laid down by the deploy: change the model card.\n[Unit]\n", False),
-        ("[Service]\nExecStart=/home/me/vllm\n", True),
+        ("[Service]\nExecStart=/home/me/vllm serve /srv/w\n", True),
     ],
 )
 def test_a_units_file_is_foreign_where_a_person_would_lose_it(
@@ -202,7 +202,7 @@ def test_a_units_file_is_foreign_where_a_person_would_lose_it(
     (tmp_path / folder).mkdir(parents=True)
     if content is not None:
         (tmp_path / folder / name).write_text(content)
-    his = {"path": f"/{folder}/{name}", "starts_container": False}
+    his = {"path": f"/{folder}/{name}", "starts_container": False, "starts_vllm": True}
     assert probe.foreign_unit(name) == (his if foreign else None)
 
 
@@ -231,6 +231,41 @@ def test_a_unit_in_etc_hides_those_of_its_name(
 def test_a_unit_that_starts_a_container_is_known_by_its_file(start: str, container: bool) -> None:
     text = f"[Unit]\nAfter=docker.service x\n[Service]\nExecStart={start}\n"
     assert probe.starts_container(text) is container
+
+
+@pytest.mark.parametrize(
+    ("start", "serves"),
+    [
+        ("/home/me/vllm-env/bin/vllm serve /srv/w", True),
+        ("/home/me/vllm-env/bin/vllm \\\n    serve /srv/w", True),
+        ("/v/bin/python -m vllm.entrypoints.openai.api_server --model /srv/w", True),
+        ("/bin/bash -lc 'source /v/bin/activate && exec vllm serve /srv/w'", True),
+        ("/home/me/start.sh", True),
+        ("/bin/sh /home/me/start.sh 8000", True),
+        ("/home/me/other.sh", False),
+        ("/home/me/vllm-env/bin/litellm --config /home/me/litellm.yaml", False),
+        ("/usr/sbin/sshd -D", False),
+        ("/usr/bin/python3 -m http.server 4001 --directory /srv/vllm", False),
+    ],
+)
+def test_what_serves_vllm_is_known_by_its_unit_or_its_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str, serves: bool
+) -> None:
+    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    home = tmp_path / "home/me"
+    home.mkdir(parents=True)
+    (home / "start.sh").write_text('#!/bin/sh\nexec "$HOME/vllm-env/bin/vllm" \\\n  serve "$1"\n')
+    (home / "other.sh").write_text("#!/bin/sh\nexec nginx\n")
+    (home / "litellm.yaml").write_text("model: hosted_vllm/x\n")
+    assert probe.starts_vllm("none-such.service", f"[Service]\nExecStart={start}\n") is serves
+
+
+def test_a_drop_in_may_be_what_starts_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    folder = tmp_path / "etc/systemd/system/x.service.d"
+    folder.mkdir(parents=True)
+    (folder / "10.conf").write_text("[Service]\nExecStart=\nExecStart=/v/bin/vllm serve w\n")
+    assert probe.starts_vllm("x.service", "[Service]\nExecStart=/bin/true\n")
 
 
 @pytest.mark.parametrize(
