@@ -39,6 +39,8 @@ def content(box: Box, told: ledger.Ledger) -> dict[str, Any]:
             "unit": box.unit,
             "port": box.settings.server_port,
             "model": box.served_model,
+            "models": list(box.served_models),
+            "context": box.settings.context,
             "speculative": box.speculative,
             "identity": box.serving.identity,
             "proof": box.proof_record,

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from aibox.box import (
     apt,
+    clients,
     doctor,
     door,
     door_venv,
@@ -94,6 +95,8 @@ def parser() -> Parser:
     standing.add_argument("--history", action="store_true", help="what has passed its gate here")
     standing.add_argument("--json", action="store_true", help="the same for a program")
     standing.add_argument("--full", action="store_true", help="read the weights anew for it")
+    configuring = verbs.add_parser("clients", help="ready configuration for OpenCode and others")
+    configuring.add_argument("--address", help="how clients reach this box; else its own name")
     examining = verbs.add_parser("doctor", help="why the server does not serve, and its memory")
     examining.add_argument("--report", action="store_true", help="a redacted bundle to give away")
     comparing = verbs.add_parser("compare", help="two manifests: 0 the same, 2 different")
@@ -107,20 +110,24 @@ def answered(asked: argparse.Namespace) -> int:
         return waited(asked)
     if asked.verb == "job" and asked.act == "work":
         return job.work(asked.name, VERBS)
-    if asked.verb == "status":
-        return status.status(
-            as_manifest=asked.manifest,
-            full=asked.full,
-            history=asked.history,
-            as_json=asked.json,
-        )
-    if asked.verb == "doctor":
-        return doctor.doctor(report=asked.report)
+    if asked.verb in ("status", "clients", "doctor"):
+        return shown(asked)
     if asked.verb == "compare":
         return status.compare(asked.first, asked.second)
     answers = {"job": answer_job, "vram": answer_vram, "prove": answer_prove, "judge": answer_judge}
     print(json.dumps(answers[asked.verb](asked)))
     return 0
+
+
+def shown(asked: argparse.Namespace) -> int:
+    """What a person reads."""
+    if asked.verb == "clients":
+        return clients.clients(asked.address)
+    if asked.verb == "doctor":
+        return doctor.doctor(report=asked.report)
+    return status.status(
+        as_manifest=asked.manifest, full=asked.full, history=asked.history, as_json=asked.json
+    )
 
 
 def waited(asked: argparse.Namespace) -> int:

@@ -62,6 +62,7 @@ def test_the_networks_of_the_box_come_in_and_nobody_else(box: Box, data: HostDat
     assert deploy({box: narrow}, "--dry", "--json").planned == [
         "Firewall | The rules are in force",
         "Firewall | The rules on the disk",
+        "Proof | The record of what was laid down",
     ]
     deployed(box, narrow)
     assert not comes_in(box, 4000)

@@ -6,9 +6,12 @@ import ast
 import json
 import shlex
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from aibox.box import clients as on_box
 from aibox.decide import clients
 from aibox.decide.clients import Door, Offer
 
@@ -72,3 +75,57 @@ def test_without_vision_no_client_sends_images() -> None:
     whole = json.loads(clients.opencode(replace(OFFER, vision=False), OPEN))
     model = whole["provider"]["ai-box"]["models"]["coder"]
     assert (model["attachment"], model["modalities"]["input"]) == (False, ["text"])
+
+
+DEPLOYED: dict[str, Any] = {
+    "server": {"models": ["qwen3.8-27b"], "context": 131_072, "speculative": True},
+    "weights": {"folder": "/none"},
+    "doors": {"stream": {"port": 4000, "key_file": None}},
+}
+
+
+def test_the_page_on_a_box_is_the_same_with_mtp_and_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = tmp_path / "deployed.json"
+    monkeypatch.setattr(on_box, "DEPLOYED", record)
+    pages = []
+    for speculative in (True, False):
+        server = {**DEPLOYED["server"], "speculative": speculative}
+        record.write_text(json.dumps({**DEPLOYED, "server": server}))
+        assert on_box.clients("ai-box.local") == 0
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1]
+    assert "http://ai-box.local:4000/v1" in pages[0]
+
+
+@pytest.mark.parametrize(
+    ("record", "address", "said"),
+    [
+        (None, "ai-box", "deploy to this box first"),
+        ("{}", "ai-box", "deploy to this box first"),
+        (json.dumps(DEPLOYED), "a b;c", "no host name"),
+    ],
+)
+def test_what_cannot_be_told_is_said_in_words(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    record: str | None,
+    address: str,
+    said: str,
+) -> None:
+    monkeypatch.setattr(on_box, "DEPLOYED", tmp_path / "deployed.json")
+    if record is not None:
+        (tmp_path / "deployed.json").write_text(record)
+    assert on_box.clients(address) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("config", "images"), [('{"vision_config": {}}', True), ("{}", False)])
+def test_a_vision_tower_is_seen_in_the_models_config(
+    tmp_path: Path, config: str, images: bool
+) -> None:
+    (tmp_path / "config.json").write_text(config)
+    assert on_box.takes_images(tmp_path / "config.json") is images
+    assert not on_box.takes_images(tmp_path / "none.json")

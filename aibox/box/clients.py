@@ -1,0 +1,56 @@
+"""`aibox clients`: configuration for clients, from the record of what was laid down here."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from aibox.box.status import DEPLOYED
+from aibox.decide import clients as decide
+from aibox.decide.clients import Door, Offer
+
+ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?", re.ASCII)
+
+
+def clients(address: str | None) -> int:
+    """Print the page. 1 where nothing was deployed yet, or the address is none."""
+    name = address or socket.gethostname()
+    if not ADDRESS.fullmatch(name):
+        print(f"{name!r} is no host name and no address", file=sys.stderr)
+        return 1
+    try:
+        deployed = json.loads(DEPLOYED.read_text())
+        offer = offered(deployed, name)
+    except (OSError, ValueError, LookupError, TypeError):
+        print(f"{DEPLOYED} is not there or not whole: deploy to this box first", file=sys.stderr)
+        return 1
+    print(decide.page(offer), end="")
+    return 0
+
+
+def offered(deployed: Mapping[str, Any], name: str) -> Offer:
+    server = deployed["server"]
+    doors = [
+        Door(door, f"http://{name}:{one['port']}", one["key_file"])
+        for door, one in deployed["doors"].items()
+    ]
+    return Offer(
+        box=name.partition(".")[0],
+        models=server["models"],
+        context=server["context"],
+        vision=takes_images(Path(deployed["weights"]["folder"], "config.json")),
+        doors=doors,
+    )
+
+
+def takes_images(config: Path) -> bool:
+    """Whether a model has a vision tower; False where that can't be told."""
+    try:
+        return "vision_config" in json.loads(config.read_text())
+    except (OSError, ValueError, TypeError):
+        return False
