@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import zipfile
 from pathlib import Path
@@ -15,7 +14,13 @@ from aibox.box.job import JobError
 
 
 def spec(**changes: Any) -> dict[str, Any]:
-    found = {"wheels": None, "modules": ["json"], "environment": {}, "cache": "/", "job": "x-venv"}
+    found: dict[str, Any] = {
+        "wheels": None,
+        "modules": ["json"],
+        "environment": {},
+        "cache": "/",
+        "job": "x-venv",
+    }
     return {**found, "lock_sha256": "0", **changes}
 
 
@@ -33,7 +38,7 @@ def test_a_wheel_is_unpacked_and_nothing_is_written_beside_it(tmp_path: Path) ->
 
 def test_what_it_is_for_must_import(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
-    os.symlink(sys.executable, tmp_path / "bin/python")
+    (tmp_path / "bin/python").symlink_to(sys.executable)
     assert door_venv.prove(spec(), tmp_path)["imports"] == ["json"]
     with pytest.raises(JobError, match="No module named 'nowhere'"):
         door_venv.prove(spec(modules=["json", "nowhere"]), tmp_path)
