@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from aibox.box import venv
+from aibox.box import venv, wheels
 from aibox.box.job import JobError, Progress, Spec
 
 
@@ -23,12 +24,10 @@ def build(spec: Spec, progress: Progress) -> dict[str, Any]:
 
 
 def add(spec: Spec, aside: Path) -> dict[str, Any]:
-    if spec["wheels"] is None:
-        return {}
-    found = sorted(str(path) for path in Path(spec["wheels"]).glob("*.whl"))
-    command = venv.uv("pip", "install", "--no-deps", "--no-index")
-    command += ["--python", str(aside / "bin/python"), *found]
-    venv.run(command, spec, "aibox's own wheel in the venv", venv.no_matter)
+    """Pure wheels are unpacked: an installer would write down the time, and no box is the same."""
+    for wheel in sorted(Path(spec["wheels"]).glob("*.whl")) if spec["wheels"] else ():
+        with zipfile.ZipFile(wheel) as packed:
+            packed.extractall(wheels.site_of(aside))
     return {}
 
 
