@@ -9,7 +9,16 @@ from tests.rehearsal import machine
 from tests.rehearsal.box import Box, bridge_address
 from tests.rehearsal.emulation import hub
 from tests.rehearsal.machine import CHECKOUT_ID, cache_folder
-from tests.rehearsal.provision import deploy_shown, download_caches, files_folder, production
+from tests.rehearsal.provision import (
+    HostData,
+    deploy_shown,
+    download_caches,
+    files_folder,
+    production,
+)
+
+# As on a person's box; the tests' other boxes go without, to be quick.
+DOORS: HostData = {"stream": True, "gateway": True}
 
 
 def hub_record() -> Path:
@@ -34,7 +43,7 @@ def rehearse(name: str) -> int:
         port = hub.usual_port(address, "rehearsal")
         url = hub.start_detached(hub_record(), files=files, address=address, port=port)
         say(f"{name} is up at {box.address}; deploying to it over ssh, as to a real box")
-        code = deploy_shown({box: production(url)}, "-y")
+        code = deploy_shown({box: {**production(url), **DOORS}}, "-y")
     except BaseException:
         clear_away(name)
         raise

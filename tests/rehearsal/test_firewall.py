@@ -50,8 +50,9 @@ def comes_in(box: Box, port: int) -> bool:
         return False
 
 
-def inside(box: Box) -> str:
-    return box.run("curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:4000/health").stdout
+def answers_inside(box: Box) -> bool:
+    program = "import urllib.request as u; u.urlopen('http://127.0.0.1:4000/health', timeout=5)"
+    return box.run(["python3", "-c", program], check=False).returncode == 0
 
 
 def test_the_networks_of_the_box_come_in_and_nobody_else(box: Box, data: HostData) -> None:
@@ -66,7 +67,7 @@ def test_the_networks_of_the_box_come_in_and_nobody_else(box: Box, data: HostDat
     ]
     deployed(box, narrow)
     assert not comes_in(box, 4000)
-    assert inside(box) == "200"
+    assert answers_inside(box)
     assert box.run(f"systemctl is-active {REVERT}.timer", check=False).stdout.strip() != "active"
     assert deploy({box: narrow}, "--dry", "--json").planned == []
     box.reboot()

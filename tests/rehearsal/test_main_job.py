@@ -9,21 +9,28 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from testinfra.host import Host
 
 from tests.rehearsal.box import Box
 from tests.rehearsal.by_hand import DRIVER
+from tests.rehearsal.clients import turns
 from tests.rehearsal.conftest import RealStarts
 from tests.rehearsal.emulation import hub
 from tests.rehearsal.judge import assert_driver, boots, host_of
 from tests.rehearsal.machine import CHECKOUT
-from tests.rehearsal.main_job import clear_away, hub_record
+from tests.rehearsal.main_job import DOORS, clear_away, hub_record
 from tests.rehearsal.provision import Deploy, deploy, production
 from tests.rehearsal.refusal import the_one_refusal
 
 NAME = "main-job"
+MODEL = "tiny-qwen3.5-mtp"
+BOTH_DOORS = pytest.mark.parametrize("port", [4000, 4001], ids=["filter", "gateway"])
+# Random weights think to the end of their tokens, and a forced tool call together with MTP ends the
+# engine on a CPU (`tensor must be contiguous`): tests/stream has the calls, on a scripted server.
+NO_THINKING: dict[str, Any] = {"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}}
 UNIT = "/etc/systemd/system/vllm-coder.service"
 MAIN_PID = "systemctl show vllm-coder -p MainPID --value"
 ASK = """
@@ -68,7 +75,7 @@ def again(box: Box, *words: str, **data: object) -> Deploy:
     """A further deploy to the box, from the hub that `make rehearsal` left running."""
     record = hub.detached(hub_record())
     assert record, "the hub went away"
-    return deploy({box: {**production(record["url"]), **data}}, *words)
+    return deploy({box: {**production(record["url"]), **DOORS, **data}}, *words)
 
 
 def accepted_drafts(metrics: str) -> float:
@@ -150,6 +157,47 @@ def test_a_second_deploy_changes_nothing(box: Box) -> None:
     assert ended.code == 0, ended.said
     assert "Success" not in ended.log.split("--> Results")[0], ended.log
     assert box.run(MAIN_PID).stdout == before
+
+
+@pytest.fixture(scope="module")
+def key(box: Box) -> str:
+    return box.run("cat /etc/aibox/litellm-master-key").stdout.strip()
+
+
+@BOTH_DOORS
+def test_the_sdks_have_their_turns_through_both_doors(box: Box, key: str, port: int) -> None:
+    url = f"http://{box.address}:{port}"
+    chat = turns.openai_sdk(url, key, MODEL)
+    assert (chat.tokens, chat.finish, bool(chat.thinking)) == (64, "length", True), chat
+    seen = turns.openai_sdk(url, key, MODEL, image=True, **NO_THINKING)
+    assert (seen.tokens, bool(seen.text)) == (64, True), seen
+    message = turns.anthropic_sdk(url, key, MODEL)
+    assert (message.tokens, message.finish) == (64, "max_tokens"), message
+    assert message.thinking or message.text, message
+    told = turns.ai_sdk(url, key, MODEL)
+    assert (told["errors"], told["finish"], bool(told["reasoning"])) == ([], "length", True), told
+
+
+@BOTH_DOORS
+def test_opencode_runs_a_turn_through_both_doors(box: Box, key: str, port: int) -> None:
+    """With the configuration that `aibox clients` prints."""
+    url = f"http://{box.address}:{port}"
+    page = box.run(f"/opt/aibox/current/bin/aibox clients --address {box.address}").stdout
+    start = page.index("{\n")
+    shown = page[start : page.index("\n}", start) + 2].replace(":4000", f":{port}")
+    before = answered_chats(box)
+    turns.opencode(shown.replace('"none"', '"{env:AI_BOX_KEY}"'), "AI_BOX_KEY", key, "Hello")
+    assert answered_chats(box) > before
+    assert url in shown
+
+
+def answered_chats(box: Box) -> float:
+    """Chat completions that the filter, which the gateway asks too, has seen end well."""
+    asked = "u.urlopen('http://127.0.0.1:4000/metrics').read().decode()"
+    metrics = box.run(["python3", "-c", f"import urllib.request as u; print({asked})"]).stdout
+    rows = [line for line in metrics.splitlines() if line.startswith("aibox_stream_requests_total")]
+    wanted = [row for row in rows if "chat/completions" in row and 'status="200"' in row]
+    return sum(float(row.split()[-1]) for row in wanted)
 
 
 def test_flags_that_the_real_parser_refuses_cost_no_second(box: Box) -> None:

@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 ACTIVATED = ". bin/activate && command -v pyinfra"
+CLIENTS = "/opt/aibox/current/bin/aibox clients"
 # Each command of the pages, and the file of `make test` (with the words it runs) that runs it.
 RUN_BY = {
     "make": ("tests/rehearsal/test_main_job.py", '"make", "rehearsal"'),  # it makes `env` first
@@ -52,6 +53,11 @@ RUN_BY = {
     "pyinfra inventory deploy.py --dry --diff": (
         "tests/rehearsal/test_converged.py",
         '"--dry", "--diff"',
+    ),
+    "sudo /opt/aibox/current/bin/aibox clients": ("tests/rehearsal/test_main_job.py", CLIENTS),
+    "sudo /opt/aibox/current/bin/aibox clients --address ai-box": (
+        "tests/rehearsal/test_main_job.py",
+        CLIENTS,
     ),
     "pyinfra --chdir FOLDER …": ("tests/rehearsal/test_literal_command.py", "pyinfra --chdir"),
     "python -m tasks.drift": ("tests/rehearsal/test_drift.py", '"-m", "tasks.drift"'),
