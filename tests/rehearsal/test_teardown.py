@@ -24,6 +24,7 @@ from tests.rehearsal.provision import Deploy, HostData, command_line, deploy, en
 from tests.rehearsal.refusal import the_one_refusal, untouched
 from tests.rehearsal.seed_box import his, make_seed_box
 from tests.rehearsal.terminal import Terminal
+from tests.rehearsal.test_drift import check
 
 ALL = ("--data", "remove_weights=true", "--data", "remove_driver=true")
 ENTRY = "tasks/teardown.py"
@@ -298,6 +299,11 @@ def test_a_persons_own_unit_that_they_changed_after_an_undo_stays_as_it_stands(
     for entry in ("deploy.py", "tasks/rollback.py"):
         ended = deploy({box: data}, "-y", timeout_s=300, entry=entry)
         assert ended.code == 0, ended.said
+    again = deploy({box: data}, "-y", "--data", "to=found", entry="tasks/rollback.py")
+    last = again.log[again.log.rindex("your own unit serves already") :]
+    assert again.code == 0 and "MTP         off" in last and "Results" not in last, again.said
+    foreign = [one["what"] for one in check({box: data}).box("tear-changed")["foreign"]]
+    assert foreign and all(what.startswith("port ") for what in foreign)  # his proxies
     box.run(f"echo '# mine' >>{INSTALLED}; systemctl daemon-reload; systemctl restart {UNIT}")
     until_it_answers(box)
     mine, process = his(box), process_of(box)
