@@ -55,13 +55,9 @@ def went_back() -> Commands:
         return
     if target.sha256 == now and found["serves"]:
         host.noop("it is what this box serves")
-        if not state.is_executing:
-            which = (
-                "your own unit"
-                if own and target.sha256 == own.sha256
-                else f"unit {target.sha256[:12]}"
-            )
-            show_last(found, target, f"{which} serves already: there is nothing to do")
+        his = own is not None and own.sha256 == now
+        which = "your own unit" if his else f"unit {target.sha256[:12]}"
+        show_last(found, target, f"{which} serves already: there is nothing to do")
         return
     say(history, target, now)
     host.connector_data[WENT] = target
