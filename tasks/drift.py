@@ -204,10 +204,8 @@ def show(found: Sequence[Audit], inventory: str) -> None:
     for line in (line for audit in found for line in drift.table(audit)):
         print(drift.printable(line))
     words = os.path.relpath(inventory) if Path(inventory).exists() else inventory
-    if any(audit.mends for audit in found):
-        print(f"a deploy mends it: pyinfra {words} deploy.py")
-    if any(audit.foreign for audit in found):
-        print("foreign things: take them away, or list their text in the setting `accepted`")
+    for line in drift.next_steps(found, f"pyinfra {words} deploy.py"):
+        print(drift.printable(line))
     sys.stdout.flush()
 
 

@@ -31,10 +31,10 @@ def is_wanted() -> bool:
     return FOLDER in os.environ
 
 
-def because(box: Host, text: str, diff: Sequence[str] = ()) -> None:
-    """Note why the operation at work would change something."""
+def because(box: Host, text: str, diff: Sequence[str] = (), *, refused: bool = False) -> None:
+    """Note why the operation at work would change something, or why a deploy would refuse to."""
     if box.current_op_hash and not state.is_executing:
-        reason = Reason(without_secrets(text), tuple(diff))
+        reason = Reason(without_secrets(text), tuple(diff), refused)
         _told.setdefault(box.name, {}).setdefault(box.current_op_hash, []).append(reason)
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import click
 from pyinfra import host, state
 from pyinfra.api import operation
 
-from aibox.decide.history import DEPLOY, Passed, changes, chosen, read, release_of
+from aibox.decide.history import DEPLOY, Passed, changes, chosen, last_screen, read, release_of
 from aibox.decide.refusal import Refusal
+from tasks import page
 from tasks.box import AIBOX
 from tasks.facts import AiboxAnswer, Login
 from tasks.operations import Commands, job_command, refused, say_refusal
 from tasks.preflight import refusals_of_login
 
-WENT = "went_back"  # in a box's connector data
+WENT = "went_back"  # in a box's connector data: the unit
 
 
 def can_work() -> bool:
@@ -32,7 +34,7 @@ def can_work() -> bool:
 
 def history_of_box() -> dict[str, Any] | None:
     """{"history": entries, "there": what is still on the box, "installed": the unit's sum,
-    "found": the entry of a person's own unit or null, "serves"}."""
+    "found": the entry of a person's own unit or null, "serves", "port": of what is installed}."""
     found: dict[str, Any] | None = host.get_fact(
         AiboxAnswer, program=AIBOX, words="status --history --json"
     )
@@ -46,17 +48,24 @@ def went_back() -> Commands:
     history, now = read(found["history"]), found["installed"]
     name = host.data.get("to")
     name = None if name is None else str(name)
-    own = next(iter(read([found.get("found")])), None)
+    own = own_unit(found)
     target = chosen(history, found["there"], now, name, serves=found["serves"], found=own)
     if isinstance(target, Refusal):
         yield refused(target)
         return
     if target.sha256 == now and found["serves"]:
         host.noop("it is what this box serves")
+        his = own is not None and own.sha256 == now
+        which = "your own unit" if his else f"unit {target.sha256[:12]}"
+        show_last(found, target, f"{which} serves already: there is nothing to do")
         return
     say(history, target, now)
-    host.connector_data[WENT] = True
+    host.connector_data[WENT] = target
     yield job_command("switch", AIBOX, "back", {"sha256": target.sha256})
+
+
+def own_unit(found: dict[str, Any]) -> Passed | None:
+    return next(iter(read([found.get("found")])), None)
 
 
 def say(history: list[Passed], target: Passed, now: str | None) -> None:
@@ -71,6 +80,17 @@ def say(history: list[Passed], target: Passed, now: str | None) -> None:
 @operation()
 def said() -> Commands:
     """Only words: a generator that yields nothing."""
-    if state.is_executing and host.connector_data.get(WENT):
-        host.log("the next deploy goes forward again: it makes the box what the settings say")
+    went = host.connector_data.get(WENT)
+    if state.is_executing and went is not None:
+        show_last(history_of_box() or {}, went)
     yield from ()
+
+
+def show_last(found: dict[str, Any], unit: Passed, *first: str) -> None:
+    """What serves now, as the last thing on the screen. found: see history_of_box."""
+    own = own_unit(found)
+    his = own is not None and own.sha256 == unit.sha256
+    rows = last_screen(unit, found.get("port"), his=his)
+    page.keep(
+        [*first, *(f"{click.style(f'{label:<11}', bold=True)} {text}" for label, text in rows)]
+    )

@@ -11,7 +11,7 @@ from pyinfra.api import deploy, operation
 
 from aibox.box.good_units import sum_of
 from aibox.decide.driver_sources import POWER_UNIT
-from aibox.decide.server import Switching, is_starting, switching
+from aibox.decide.server import Switching, is_starting, refused_by_a_deploy, switching
 from aibox.decide.start_limits import UTILIZATION, unit_limits
 from aibox.decide.unit import exec_start, systemd_assignment
 from tasks import known_issues, ledger
@@ -110,6 +110,9 @@ def switched(box: Box) -> Commands:
         return
     differs = difference(box.unit_file, (installed or "").encode(), text.encode())
     say_reasons(box, wanted.reasons, [] if installed is None else differs)
+    refusal = refused_by_a_deploy(server_state(box), text) if wanted.restart else None
+    if refusal is not None and not box.settings.retry_failed:
+        because(host, refusal, refused=True)
     spec = {**box.candidate_spec, "text": text, "restart": wanted.restart}
     if wanted.restart:
         yield job_command("judge", AIBOX, "judge", spec)

@@ -151,11 +151,17 @@ def timer() -> Path:
 
 def show(plan: Plan) -> None:
     if plan.is_done:
-        host.log(teardown.nothing(plan))
+        say_last_words(plan)
         return
-    for head, rows in (("goes", plan.removes), ("stays", plan.stays)):
+    heads = ("goes", plan.removes), ("back", plan.comes_back), ("stays", plan.stays)
+    for head, rows in heads:
         for label, text in rows:
             host.log(f"{head:<6} {label:<9} {text}")
+
+
+def say_last_words(plan: Plan) -> None:
+    for line in teardown.nothing(plan):
+        host.log(line)
 
 
 # --- the work ----------------------------------------------------------------------------------
@@ -178,7 +184,7 @@ def taken_down() -> Commands:
         yield refused(plan[0])
         return
     if plan.is_done:
-        host.noop("nothing of ours is on this box")
+        host.noop("nothing is left to be removed")
         return
     spec = {"weights": wish.weights, "driver": wish.driver, "places": places()}
     folder = f"{CARRIED}/{aibox_wheel.identity()}"
@@ -230,7 +236,7 @@ def said() -> Commands:
     """Only words: a generator that yields nothing."""
     plan = planned(Wish())
     if state.is_executing and isinstance(plan, Plan):
-        host.log(teardown.nothing(plan))
+        say_last_words(plan)
         if timer().exists():
             host.log(f"{timer().name} still looks at it: python -m tasks.drift --remove-timer")
     yield from ()

@@ -8,6 +8,7 @@ one. Standard library and the probe only: a teardown sends this text to a box wi
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -173,10 +174,25 @@ def text_in(path: Path) -> str | None:
 # --- for a teardown ------------------------------------------------------------------------------
 
 
+def content_of(parts: Mapping[str, Any]) -> str | None:
+    """One sum over a unit's text and its drop-ins; None for a unit that says nothing (masked)."""
+    if not parts["text"].strip():
+        return None
+    written = json.dumps([parts["text"], sorted(parts["drop_ins"].items())])
+    return hashlib.sha256(written.encode()).hexdigest()
+
+
+def content_standing(unit: str) -> str | None:
+    """The same of a person's unit as it stands; None without one."""
+    here = standing_parts(unit)
+    return None if here is None else content_of(here)
+
+
 def told() -> list[Record]:
     """Of each record what a teardown's decision needs, without texts, the oldest first.
 
-    {"file", "unit", "sha256", "active", "odd": see odd_in}, or {"file", "damaged": why}.
+    {"file", "unit", "sha256", "active", "when", "content": see content_of, "odd": see odd_in}, or
+    {"file", "damaged": why}.
     """
     return [{"file": str(path), **told_of(path)} for path in files()]
 
@@ -189,7 +205,8 @@ def told_of(path: Path) -> Record:
     fault = fault_of(record) if isinstance(record, dict) else "no record"
     if fault is not None:
         return {"damaged": fault}
-    return {**{key: record[key] for key in ("unit", "sha256", "active")}, "odd": odd_in(record)}
+    plain = {key: record[key] for key in ("unit", "sha256", "active", "when")}
+    return {**plain, "content": content_of(record), "odd": odd_in(record)}
 
 
 def how_it_stands(unit: str) -> str | None:

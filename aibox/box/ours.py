@@ -110,7 +110,7 @@ def begins_as_ours(path: Path) -> bool:
 
 def unit(name: str) -> dict[str, Any]:
     """ "file": the sha256 of what is installed, null without one; "traces": files of a trial;
-    "his": how a person's own stands, see found.how_it_stands."""
+    "his": how a person's own stands, see found.how_it_stands; "content": see found.content_of."""
     path = UNITS / name
     shown = probe.unit_properties(name)
     tried, turning = TRIED / name, UNITS.with_name("system.control") / name
@@ -124,6 +124,7 @@ def unit(name: str) -> dict[str, Any]:
         "ours": path.is_file() and begins_as_ours(path),
         "file": sum_of(path),
         "his": found.how_it_stands(name),
+        "content": found.content_standing(name),
         "tried": is_there(str(tried)) or is_there(str(turning)),
         "traces": [str(one) for one in traces if is_there(str(one))],
         "state": shown.get("ActiveState", ""),

@@ -158,7 +158,8 @@ def unit_now() -> str | None:
 
 
 def history_of(passed: list[Passed], there: set[str]) -> dict[str, Any]:
-    """For a rollback. serves: whether the installed unit is the last good one, and answers."""
+    """For a rollback. serves: whether the installed unit is the last good one, and answers; port:
+    its own."""
     spec = probe.record_in(probe.SERVER_STATE / "spec.json") or {}
     service, own = Service(str(spec.get("unit", ""))), own_unit()
     path = found.standing(service.name) if spec else None
@@ -176,6 +177,7 @@ def history_of(passed: list[Passed], there: set[str]) -> dict[str, Any]:
         "good": good,
         "installed": name,
         "found": asdict(own) if own else None,
+        "port": port or None,
         "serves": bool(pid and from_there and name == good and probe.health(port) == 200),
     }
 

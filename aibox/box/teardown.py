@@ -6,6 +6,7 @@ the records by which all of it is known go last.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -106,6 +107,7 @@ def jobs_ended(plan: Plan, _spec: Spec, progress: Progress) -> None:
 
 def server_gone(plan: Plan, _spec: Spec, _progress: Progress) -> list[str]:
     """Ours is stopped and taken out; the person's own comes back in its place and is started."""
+    notes = older_kept(plan)
     for name in plan.stop:
         systemctl("stop", name)
     for path in plan.traces:
@@ -118,7 +120,22 @@ def server_gone(plan: Plan, _spec: Spec, _progress: Progress) -> list[str]:
         systemctl("daemon-reload")
     for record in found.newest_of_each():
         turning.give_back(record)
-    return [note for name in plan.start for note in started(name)]
+    return notes + [note for name in plan.start for note in started(name)]
+
+
+def older_kept(plan: Plan) -> list[str]:
+    """A person's older units as plain files, before anything else: the records of them go."""
+    folder = Path(decide.KEPT)
+    for file, name in plan.older:
+        record = json.loads(Path(file).read_text())
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(folder / name, record["text"], mode=0o600)
+        for path, text in record["drop_ins"].items():
+            beside = folder / f"{name}.d"
+            beside.mkdir(mode=0o700, exist_ok=True)
+            write_whole(beside / Path(path).name, text, mode=0o600)
+    names = ", ".join(name for _, name in plan.older)
+    return [f"your own unit as it stood before is kept in {folder}: {names}"] if names else []
 
 
 def started(name: str) -> list[str]:
@@ -167,7 +184,7 @@ def packages_gone(plan: Plan, _spec: Spec, progress: Progress) -> list[str]:
     failure = apt.mend({"protect": families, "allow_downgrade": True}, progress)[1]
     if failure is not None:
         raise failure
-    progress.step("removing driver and toolkit")
+    progress.step(f"removing {decide.families(plan.purge)}")
     for name in plan.purge:  # what apt has kept of the downloads
         for file in ARCHIVES.glob(f"{name}_*.deb"):
             file.unlink(missing_ok=True)
@@ -196,7 +213,7 @@ def purgeable(names: list[str], families: str) -> list[str]:
         if not others:
             return wanted
     raise JobError(
-        f"without driver and toolkit these would go too: {', '.join(others)}",
+        f"without {decide.families(names)} these would go too: {', '.join(others)}",
         "packages that nothing else needs",
         "remove those yourself, or run this without remove_driver, then it stays",
     )
@@ -356,7 +373,7 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("ending jobs", jobs_ended),
     ("taking the server out", server_gone),
     ("taking the power limit off", power_gone),
-    ("looking at driver and toolkit", packages_gone),
+    ("looking at packages", packages_gone),
     ("removing releases", releases_gone),
     ("removing folders", folders_gone),
     ("removing files", files_gone),

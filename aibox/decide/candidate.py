@@ -124,14 +124,13 @@ def has_failed(evidence: Evidence, spec: Spec) -> Iterator[Refusal]:
     """The very same unit failed its gate, and not for a reason that passes."""
     if spec.get("retry"):
         return
-    sha256 = hashlib.sha256(str(spec["text"]).encode()).hexdigest()
-    failure = mapping(evidence.failed.get(sha256))
+    failure = failure_of(evidence.failed, str(spec["text"]))
     if not failure:
         yield from too_many_sequences(evidence, spec)
         return
-    cause = mapping(failure.get("cause"))
-    if cause.get("passing") is True:
+    if is_passing(failure):
         return
+    cause = mapping(failure.get("cause"))
     lines = [str(line) for line in sequence(failure.get("lines"))]
     found = cause.get("found") or "\n".join(["no known cause; the last it said:", *lines])
     remedy = cause.get("remedy") or "see `sudo aibox doctor` on the box and change what it shows"
@@ -140,6 +139,16 @@ def has_failed(evidence: Evidence, spec: Spec) -> Iterator[Refusal]:
         "a unit that has not failed, or a cause that is mended",
         f"{remedy}; to try the same once more: {AGAIN}",
     )
+
+
+def failure_of(failed: Mapping[str, Any], text: str) -> Mapping[str, Any]:
+    """What failed.json holds of the unit with this text; empty where it has not failed."""
+    return mapping(failed.get(hashlib.sha256(text.encode()).hexdigest()))
+
+
+def is_passing(failure: Mapping[str, Any]) -> bool:
+    """Whether it failed for what lies around the server, which is not held against the unit."""
+    return mapping(failure.get("cause")).get("passing") is True
 
 
 def too_many_sequences(evidence: Evidence, spec: Spec) -> Iterator[Refusal]:

@@ -18,10 +18,14 @@ class UnfinishedError(ValueError):
 
 @dataclass(frozen=True)
 class Reason:
-    """Why something would be mended: one line, and for a file how it differs."""
+    """Why something would be mended: one line, and for a file how it differs.
+
+    refused: it says why a deploy would refuse to mend it.
+    """
 
     text: str
     diff: tuple[str, ...] = ()
+    refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,10 @@ class Mend:
     stage: str
     operation: str
     reasons: tuple[Reason, ...]
+
+    @property
+    def refused(self) -> bool:
+        return any(one.refused for one in self.reasons)
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,11 @@ class Audit:
     @property
     def in_sync(self) -> bool:
         return not self.mends and not self.foreign
+
+    @property
+    def refused(self) -> bool:
+        """Whether a deploy would refuse to mend some of it."""
+        return any(one.refused for one in self.mends)
 
 
 # --- from what a run left behind to what it found ----------------------------------------------
@@ -108,7 +121,10 @@ def audit(box: str, rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]
 
 def mend(row: Mapping[str, Any], reasons: Mapping[str, Any]) -> Mend:
     stage, bar, operation = row["name"].partition(" | ")
-    told = [Reason(one["text"], tuple(one["diff"])) for one in reasons.get(row["op_hash"], ())]
+    told = [
+        Reason(one["text"], tuple(one["diff"]), one.get("refused", False))
+        for one in reasons.get(row["op_hash"], ())
+    ]
     return Mend(stage if bar else "", operation if bar else stage, tuple(told))
 
 
@@ -145,10 +161,23 @@ def summary(found: Audit) -> str:
         return "in sync"
     words = []
     if found.mends:
-        words.append(f"a deploy would do {counted(len(found.mends), 'thing')}")
+        things = counted(len(found.mends), "thing")
+        refused = ", and would be refused" if found.refused else ""
+        words.append(f"a deploy would do {things}{refused}")
     if found.foreign:
         words.append(f"{counted(len(found.foreign), 'thing')} foreign and not accepted")
     return ", ".join(words)
+
+
+def next_steps(found: Sequence[Audit], deploy: str) -> Iterator[str]:
+    """What a person does about it. deploy: the command of one."""
+    if any(one.mends and not one.refused for one in found):
+        yield f"a deploy mends it: {deploy}"
+    for one in found:
+        if one.refused:
+            yield f"a deploy of {one.box} would be refused: first change what is said above"
+    if any(one.foreign for one in found):
+        yield "foreign things: take them away, or list their text in the setting `accepted`"
 
 
 def counted(number: int, thing: str) -> str:

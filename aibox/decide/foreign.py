@@ -15,6 +15,8 @@ SSH_PORT = 22
 MOST_LINES = 40  # of a drop-in that are shown
 # Where packages of the distribution lay their units (systemd.unit(5)).
 PACKAGED_UNITS = ("/usr/lib/systemd/system/", "/lib/systemd/system/")
+# Where a person's own unit may lie that a deploy takes over, see aibox/box/found.py.
+THEIR_UNITS = ("/etc/systemd/system/", "/usr/local/lib/systemd/system/", *PACKAGED_UNITS)
 
 # What systemd and shells give every process.
 _USUAL = re.compile(
@@ -72,19 +74,23 @@ def foreign_in(
 def drop_ins(units: Mapping[str, Any], declared: Declared) -> list[Foreign]:
     """Files that change a unit of ours, and a unit file that systemd reads instead of ours.
 
-    A unit that we do not lay down ourselves, but only enable, is its package's.
+    A unit that we do not lay down ourselves, but only enable, is its package's. Where a person's
+    own stands in the place of ours (after a rollback to it), a deploy sets it aside with its
+    drop-ins: that is drift.
     """
     things = []
     for name, unit in sorted(units.items()):
         fragment = unit["fragment"]
         ours = any(path.endswith(f"/{name}") for path in declared.files)
         packaged = not ours and fragment.startswith(PACKAGED_UNITS)
-        if fragment and not packaged and fragment not in declared.files:
+        theirs = ours and unit["theirs"] and fragment.startswith(THEIR_UNITS)
+        if fragment and not (packaged or theirs) and fragment not in declared.files:
             things.append(Foreign(f"unit file {fragment}", f"systemd reads it for {name}"))
         things += [
             Foreign(f"drop-in {path}", f"it changes what {name} runs", said(content))
             for path, content in sorted(unit["drop_ins"].items())
             if path not in declared.files
+            and not (theirs and path.startswith(f"/etc/systemd/system/{name}.d/"))
         ]
     return things
 
@@ -98,11 +104,12 @@ def said(content: str) -> tuple[str, ...]:
 
 
 def variables(units: Mapping[str, Any], declared: Declared) -> list[Foreign]:
-    """Variables of a running unit that neither we nor a drop-in gave it; the names alone."""
+    """Variables of a running unit that neither we nor a file of it gave it; the names alone."""
     things = []
     for name, unit in sorted(units.items()):
         by_drop_in = "\n".join(unit["drop_ins"].values())
-        for variable in sorted(set(unit["variables"]) - set(declared.variables[name])):
+        told = {*declared.variables[name], *unit["given"]}
+        for variable in sorted(set(unit["variables"]) - told):
             plain = re.fullmatch(r"[A-Za-z_]\w*", variable, re.ASCII)
             if plain and not _USUAL.fullmatch(variable) and f"{variable}=" not in by_drop_in:
                 why = "it runs with it; see `systemctl show-environment` and /etc/environment"

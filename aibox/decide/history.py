@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 from aibox.decide.refusal import Refusal
@@ -169,6 +170,23 @@ def named(history: Sequence[Passed], name: str) -> list[Passed]:
 
 
 # --- in words ------------------------------------------------------------------------------------
+
+
+def last_screen(entry: Passed, port: int | None, *, his: bool) -> list[tuple[str, str]]:
+    """(label, text) of what serves after a rollback. entry: what it went to; port: of its server,
+    None where nobody knows it; his: whether it is a person's own unit."""
+    when = datetime.fromtimestamp(entry.when, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    address = f" on http://localhost:{port}/v1" if port else ""
+    unit = f"your own, as it stood at {when}" if his else f"{entry.sha256[:12]} of {when}"
+    return [
+        ("serves", f"{entry.model}{address}"),
+        ("unit", unit),
+        ("release", release_of(entry)),
+        ("MTP", "on" if entry.speculative else "off"),
+        ("next", "the next deploy goes forward again, to what the settings say:"),
+        ("", "pyinfra inventory deploy.py"),
+        ("", f"what has served here: {HISTORY}"),
+    ]
 
 
 def changes(newer: Passed, older: Passed) -> list[str]:

@@ -6,12 +6,16 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
+from aibox.decide.candidate import failure_of, is_passing
 from aibox.decide.history import BY_ROLLBACK
 from aibox.decide.secrecy import without_secrets
+from aibox.decide.switching import AGAIN
 from aibox.decide.unit import differences
 
+DOCTOR = "/opt/aibox/current/bin/aibox doctor"
 OLDER_THAN_FILE = "it is older than its unit file"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -145,6 +149,20 @@ def switching(
     if not good and state["good_how"] == BY_ROLLBACK and runs_from["sha256"] == state["good"]:
         reasons.append("you went back to it by a rollback; a deploy goes forward again")
     return Switching(reasons, restart)
+
+
+def refused_by_a_deploy(state: Mapping[str, Any] | None, text: str) -> str | None:
+    """Why a deploy does not try the unit with this text: when it failed, of what, and the two ways
+    out. None where it would try it. state: the probe's answer to "server"."""
+    failure = failure_of((state or {}).get("failed") or {}, text)
+    if not failure or is_passing(failure):
+        return None
+    when = datetime.fromtimestamp(failure["when"], UTC).strftime("%Y-%m-%d %H:%M UTC")
+    unknown = {"found": "no known cause", "remedy": f"see `sudo {DOCTOR}` on the box"}
+    cause = failure.get("cause") or unknown
+    why = f"a deploy refuses this unit: it failed its gate at {when} ({cause['found']})"
+    ways = f"{cause['remedy']}, or try the same once more: {AGAIN}"
+    return without_secrets(" ".join(f"{why}; {ways}".split()))
 
 
 def with_a_file(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -7,18 +7,20 @@ there now, so that a run that was killed is made good by the next one.
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Any
 
 from aibox.decide import apt, driver_sources
 from aibox.decide.doors import DOORS
 from aibox.decide.driver import upstream
-from aibox.decide.figures import gigabytes
+from aibox.decide.figures import size
 from aibox.decide.manifest import DEPLOYED, STATE_FOLDER
 from aibox.decide.refusal import Refusal
 
 BROUGHT = f"{STATE_FOLDER}/brought.json"
 DUE = "initramfs-due"  # beside the records: boot files are gone, and the initramfs holds them yet
+KEPT = "/root/aibox-kept-units"  # a person's older units, which are theirs from then on
 CARRIED = ".teardown"  # below aibox's folder: what a teardown itself runs from
 POWER_FILE = f"/etc/systemd/system/{driver_sources.POWER_UNIT}"
 APT_FILES = (
@@ -35,6 +37,16 @@ DOOR_FILES = tuple(
 )
 OWN_UNITS = (driver_sources.POWER_UNIT, *(door.unit for door in DOORS))
 BOOT_FILES = (driver_sources.MODPROBE, driver_sources.MODULES_LOAD)
+WHAT_IT_DOES = {
+    driver_sources.KEY: "the key of NVIDIA's repository",
+    driver_sources.SOURCE: "NVIDIA's repository",
+    driver_sources.CONTRIB: "what the driver needs of Debian's contrib",
+    driver_sources.PREFERENCES: "apt keeps the driver at its version",
+    driver_sources.UNATTENDED: "no unattended upgrade changes the driver",
+    driver_sources.MODPROBE: "the driver's module options, nouveau off",
+    driver_sources.MODULES_LOAD: "modules that are loaded at boot",
+}
+COMMAND = "pyinfra inventory tasks/teardown.py"
 PACKAGE_JOBS = ("aibox-driver.service", "aibox-cuda.service", "aibox-modules.service")
 
 # Where a file of a deploy may lie, and folders that no setting can mean.
@@ -75,6 +87,7 @@ class Plan:
     traces: tuple[str, ...] = ()  # files of a trial
     back: tuple[str, ...] = ()  # units of a person's own that come back
     start: tuple[str, ...] = ()  # those of them that ran
+    older: tuple[tuple[str, str], ...] = ()  # (record, name in KEPT) of units that stand nowhere
     power: bool = False
     disable: tuple[str, ...] = ()  # units of others that we enabled
     unhold: tuple[str, ...] = ()
@@ -94,15 +107,18 @@ class Plan:
     record: Mapping[str, Any] = field(default_factory=dict)
     records_go: bool = False
     removes: tuple[tuple[str, str], ...] = ()
+    comes_back: tuple[tuple[str, str], ...] = ()
     stays: tuple[tuple[str, str], ...] = ()
     kept_weights: str = ""  # what could go and stays, in words
     kept_driver: str = ""
+    kept_files: tuple[str, ...] = ()  # files of ours that stay with either
+    taken_by: str = ""  # the command that takes all of it
     kept_unrecorded: str = ""  # what stays as nobody knows whose it is
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
-        return not (self.removes or self.records_go)
+        return not (self.removes or self.comes_back or self.records_go)
 
 
 # --- where to look -----------------------------------------------------------------------------
@@ -288,7 +304,8 @@ def plan(records: Mapping[str, Any], found: Mapping[str, Any], wish: Wish) -> Pl
         his.pop(one["unit"], None)
         his[one["unit"]] = one
     unrecorded = is_unrecorded(records)
-    whole = Teardown(records["deployed"] or {}, brought, his, found, wish, unrecorded)
+    met = tuple(records["found"])
+    whole = Teardown(records["deployed"] or {}, brought, his, met, found, wish, unrecorded)
     return whole.plan(records["state"])
 
 
@@ -303,6 +320,7 @@ class Teardown:
     deployed: Mapping[str, Any]
     brought: Mapping[str, Any]
     his: Mapping[str, Mapping[str, Any]]  # by name, a person's units as they were last met
+    met: tuple[Mapping[str, Any], ...]  # every record of them, the oldest first
     found: Mapping[str, Any]
     wish: Wish
     unrecorded: bool = False
@@ -332,6 +350,22 @@ class Teardown:
         """Whether a person's own unit is what runs, as after a rollback to it."""
         unit = self.found["units"][name]
         return bool(unit["his"] and not unit["tried"] and unit["state"] == "active")
+
+    def stands_changed(self, name: str) -> bool:
+        """Whether a person has changed their own unit since it was met: it stays as it stands."""
+        return bool(self.found["units"][name]["his"] == "changed")
+
+    @property
+    def older(self) -> dict[str, Mapping[str, Any]]:
+        """{name of a copy: record} of a person's units that would be lost with the records: each
+        text that is not what stands in the end, once."""
+        newest: dict[tuple[str, str], Mapping[str, Any]] = {}
+        for one in self.met:
+            unit = one["unit"]
+            stands = self.found["units"][unit] if self.stands_changed(unit) else self.his[unit]
+            if one["content"] not in (None, stands["content"]):
+                newest[unit, one["content"]] = one
+        return {copy_name(one): one for one in newest.values()}
 
     # --- packages -------------------------------------------------------------------------------
 
@@ -372,6 +406,26 @@ class Teardown:
     @property
     def driver_files(self) -> list[str]:
         return [path for path in (*APT_FILES, *BOOT_FILES) if path in self.found["files"]]
+
+    @property
+    def files_that_stay(self) -> dict[str, str]:
+        """{path: what it does} of the deploy's files that stay with driver, toolkit or weights."""
+        kept: dict[str, str] = {}
+        if self.keeps_packages and not self.unrecorded:
+            going = {*self.files, *self.boot_files}
+            kept = {path: WHAT_IT_DOES[path] for path in self.driver_files if path not in going}
+            kept |= dict.fromkeys(self.found["sources"], "your own source, as the deploy left it")
+        if self.record:
+            kept[BROUGHT] = "what the next teardown goes by"
+        return kept
+
+    @property
+    def taken_by(self) -> str:
+        """The command that takes what stays on request."""
+        words = ["--data remove_weights=true"] if self.kept_weights else []
+        if self.keeps_packages and not self.unrecorded:
+            words.append("--data remove_driver=true")
+        return " ".join([COMMAND, *words]) if words else ""
 
     @property
     def unrecorded_driver(self) -> list[str]:
@@ -489,6 +543,7 @@ class Teardown:
             traces=tuple(one for unit in self.found["units"].values() for one in unit["traces"]),
             back=tuple(self.his),
             start=self.start,
+            older=tuple((one["file"], name) for name, one in self.older.items()),
             power=POWER_FILE in self.found["files"],
             disable=self.disable,
             unhold=self.unhold,
@@ -508,9 +563,12 @@ class Teardown:
             record=self.record,
             records_go=state != names or (bool(names) and self.record != dict(self.brought)),
             removes=tuple(removed_rows(self)),
+            comes_back=tuple(back_rows(self)),
             stays=tuple(stays_rows(self)),
             kept_weights="; ".join(weights_words(one) for one in self.kept_weights),
             kept_driver=driver_words(self) if self.keeps_packages and not self.unrecorded else "",
+            kept_files=tuple(self.files_that_stay),
+            taken_by=self.taken_by,
             kept_unrecorded=unrecorded_words(self) if self.unrecorded else "",
         )
 
@@ -552,7 +610,8 @@ def removed_rows(whole: Teardown) -> Iterable[Row]:
     """What goes, a row each: (label, text). None where nothing of ours is left."""
     yield from _server_rows(whole)
     if whole.driver and not whole.keeps_packages:
-        yield "driver", f"{driver_words(whole)}, and its repository"
+        label = "driver" if any(map(_DRIVER.fullmatch, whole.driver)) else "toolkit"
+        yield label, f"{driver_words(whole)}, and its repository"
         if whole.brought.get("nouveau_was_on"):
             yield "driver", "nouveau takes the card at the next reboot; the teardown does none"
     for folder in dict.fromkeys(_parent(path) for path in whole.found["releases"]):
@@ -584,18 +643,32 @@ def _server_rows(whole: Teardown) -> Iterable[Row]:
     for name in whole.stop:
         if name not in whole.his:
             yield "server", f"{name} is stopped and removed"
+
+
+def back_rows(whole: Teardown) -> Iterable[Row]:
+    """What a person had, and has again."""
     for name, one in whole.his.items():
-        if whole.serves_already(name):
-            yield "server", f"{name} is your own and serves: it is left as it is"
-        elif whole.is_back(name):
-            yield "server", f"your own {name} comes back as it was found, {_then(whole, name, one)}"
+        if whole.is_back(name) and not whole.serves_already(name):
+            stood = "stands" if whole.stands_changed(name) else f"stood at {moment(one['when'])}"
+            yield "server", f"your own {name}, as it {stood}, {_then(whole, name, one)}"
+
+
+def moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def copy_name(record: Mapping[str, Any]) -> str:
+    """How a copy of a person's unit is called: when it was met, and how its text's sum begins."""
+    stem = record["unit"].removesuffix(".service")
+    when = datetime.fromtimestamp(record["when"], UTC).strftime("%Y-%m-%d-%H%M%S")
+    return f"{stem}-{when}-{record['sha256'][:8]}.service"
 
 
 def _then(whole: Teardown, name: str, one: Mapping[str, Any]) -> str:
     if name in whole.start:
         return "and started"
     if not one["active"]:
-        return "and left stopped, as it was found"
+        return "and left stopped, as it was then"
     return f"and left stopped, as another of yours serves (`systemctl start {name}`)"
 
 
@@ -608,6 +681,8 @@ def stays_rows(whole: Teardown) -> Iterable[Row]:
     for one in whole.kept_weights:
         yield "weights", f"{weights_words(one)} (--data remove_weights=true takes them too)"
     yield from unrecorded_rows(whole) if whole.unrecorded else _driver_stays(whole)
+    for path, text in whole.files_that_stay.items():
+        yield "file", f"{path}: {text}"
     for name, version in sorted(whole.replaced.items()):
         yield "package", f"{name} {version} was there before; it is not put back"
     if whole.auto:
@@ -619,18 +694,26 @@ def stays_rows(whole: Teardown) -> Iterable[Row]:
     for name, unit in whole.found["units"].items():
         if unit["file"] and not unit["ours"] and name not in whole.his:
             yield "unit", f"{name} was not written by a deploy"
-        if unit["his"] == "changed" and name in whole.his:
+        if name in whole.his and whole.serves_already(name):
+            yield "server", f"{name} is your own and serves: it is left as it is"
+        if name in whole.his and whole.stands_changed(name):
             yield "unit", f"{name} is your own, changed since it was found: it stays as it stands"
+    for copy, one in whole.older.items():
+        stood = f"your own {one['unit']} as it stood at {moment(one['when'])}"
+        yield "server", f"{stood} goes to {KEPT}/{copy}"
     for path in sorted(whole.found["there_before"]):
         yield "folder", f"{path} was there before the deploy"
 
 
 def _driver_stays(whole: Teardown) -> Iterable[Row]:
     if whole.keeps_packages:
-        label, kept = "toolkit", "its repository"
-        if whole.keeps_driver:
-            label, kept = "driver", "its repository, pin and holds"
-        yield label, f"{driver_words(whole)}, with {kept} (--data remove_driver=true)"
+        label = "driver" if whole.keeps_driver else "toolkit"
+        yield label, f"{driver_words(whole)} (--data remove_driver=true takes it and its files too)"
+    if whole.keeps_driver:
+        for name in whole.found["enabled"]:
+            yield "unit", f"{name} starts at boot, since the deploy"
+        if held := [name for name in whole.there("held") if whole.found["packages"][name]["held"]]:
+            yield "holds", f"apt does not change {', '.join(held)}"
     ours = any(_DRIVER.fullmatch(one) for one in whole.brought_by_driver)
     if not ours and any(_DRIVER.fullmatch(one) for one in whole.deployed_packages):
         kept = "; our pin stays with the toolkit" if whole.keeps_packages else " and pin"
@@ -661,23 +744,39 @@ def unrecorded_words(whole: Teardown) -> str:
 
 def weights_words(one: Mapping[str, Any]) -> str:
     shared = one["bytes"] - one["own"]
-    with_yours = f", {gigabytes(shared)} of it under a name of your own too" if shared else ""
-    return f"{gigabytes(one['bytes'])} of {one['model']}, {one['folder']}{with_yours}"
+    yours = ""
+    if shared and not one["own"]:
+        yours = ", all of it yours too under another name: taking it frees nothing"
+    elif shared:
+        yours = f", {size(shared)} of it yours too: taking it frees {size(one['own'])}"
+    return f"{size(one['bytes'])} of {one['model']}, {one['folder']}{yours}"
 
 
 def driver_words(whole: Teardown) -> str:
     """What came with driver and toolkit: its version, and how many packages that are."""
-    count = f"{len(whole.driver)} packages"
+    count = f"{len(whole.driver)} package{'' if len(whole.driver) == 1 else 's'}"
     packages = whole.found["packages"]
     versions = [packages[one]["version"] for one in whole.driver if _DRIVER.fullmatch(one)]
     toolkit = [one for one in whole.driver if one.startswith("cuda-toolkit-")]
     named = [f"the driver {upstream(versions[0])}"] if versions else []
-    named += [f"the CUDA toolkit ({', '.join(toolkit)})"] if toolkit else []
-    return f"{' and '.join(named) or 'what came with the driver'}: {count}"
+    named += ["the CUDA toolkit"] if toolkit else []
+    what = " and ".join(named) or "what came with the driver"
+    return f"{what} ({', '.join([*toolkit, count])})"
 
 
-def nothing(plan: Plan) -> str:
-    """What is said of a box that holds nothing more to be removed."""
+def families(packages: Iterable[str]) -> str:
+    """What a list of packages is, in two words."""
+    names = list(packages)
+    found = ["the driver"] if any(map(_DRIVER.fullmatch, names)) else []
+    found += ["the toolkit"] if any(one.startswith("cuda-toolkit-") for one in names) else []
+    return " and ".join(found) or "what came with the driver"
+
+
+def nothing(plan: Plan) -> list[str]:
+    """What is said of a box that holds nothing more to be removed, line by line."""
     kept = [one for one in (plan.kept_weights, plan.kept_driver, plan.kept_unrecorded) if one]
     but = f" but what was kept: {'; '.join(kept)}" if kept else ""
-    return f"nothing of ours is on this box{but}"
+    lines = [f"nothing of ours is on this box{but}"]
+    if kept and plan.kept_files:
+        lines.append(f"files of ours that stay with it: {', '.join(plan.kept_files)}")
+    return [*lines, *([f"all of this goes with: {plan.taken_by}"] if plan.taken_by else [])]

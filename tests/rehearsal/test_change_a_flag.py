@@ -20,6 +20,7 @@ from tests.rehearsal.candidates import (
 from tests.rehearsal.emulation.hub import Hub
 from tests.rehearsal.provision import Deploy, HostData, deploy, standin
 from tests.rehearsal.refusal import the_one_refusal
+from tests.rehearsal.test_drift import check
 
 AIBOX = "/opt/aibox/current/bin/aibox"
 
@@ -67,6 +68,10 @@ def test_the_same_card_is_refused_at_once_the_next_time(box: Box, data: HostData
     refusal = the_one_refusal(deploy({box: with_sequences(data, 512)}, "-y"))
     assert "501" in refusal.found
     assert process_of(box) == running
+    looked = check({box: with_sequences(data, 512)})
+    assert "a deploy refuses this unit: it failed its gate at " in looked.table
+    assert "512 sequences do not fit 501" in looked.table
+    assert "a deploy mends it" not in looked.table
 
 
 def test_a_like_one_is_refused_as_well_without_a_try(box: Box, data: HostData) -> None:
@@ -107,7 +112,9 @@ def test_a_rollback_goes_to_what_served_before(box: Box, data: HostData) -> None
     ended = rollback(box, with_sequences(data, 512))
     assert ended.code == 0, ended.said
     assert "--max-num-seqs 512 -> --max-num-seqs 480" in ended.said
-    assert "the next deploy goes forward again" in ended.said
+    last = ended.log[ended.log.rindex("serves  ") :]
+    assert "http://localhost:8000/v1" in last and "the next deploy goes forward again" in last
+    assert "Results" not in last  # pyinfra's own table stands above it
     assert "--max-num-seqs 480" in " ".join(flags_of(box))
     shown = box.run(f"{AIBOX} status --history").stdout
     assert "by a rollback" in shown.splitlines()[0]

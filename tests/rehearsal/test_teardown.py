@@ -24,6 +24,7 @@ from tests.rehearsal.provision import Deploy, HostData, command_line, deploy, en
 from tests.rehearsal.refusal import the_one_refusal, untouched
 from tests.rehearsal.seed_box import his, make_seed_box
 from tests.rehearsal.terminal import Terminal
+from tests.rehearsal.test_drift import check
 
 ALL = ("--data", "remove_weights=true", "--data", "remove_driver=true")
 ENTRY = "tasks/teardown.py"
@@ -115,6 +116,11 @@ def test_weights_and_toolkit_stay_until_they_are_asked_for(
     said = torn_down(box, data).said
     assert "--data remove_weights=true takes them too" in said
     assert f"{NOTHING} but what was kept: " in said
+    kept = box.run(
+        f"ls {STATE}/brought.json /etc/apt/*.d/*aibox* /usr/share/keyrings/aibox*"
+    ).stdout
+    last = next(line for line in said.splitlines() if "files of ours that stay with it" in line)
+    assert sorted(last.partition("with it: ")[2].split(", ")) == sorted(kept.split())
     assert box.run(f"ls {STATE} /opt").stdout.split() == [
         "/opt:",
         f"{STATE}:",
@@ -239,7 +245,7 @@ def test_on_a_terminal_it_asks_before_the_plan(make_box: MakeBox, data: HostData
         with Terminal(typed(), CHECKOUT, environment_) as person:
             person.wait_for("Remove the weights too (")
             person.type("y\n")
-            person.wait_for("Remove the CUDA toolkit (cuda-toolkit-13-0): 2 packages too?")
+            person.wait_for("Remove the CUDA toolkit (cuda-toolkit-13-0, 2 packages) too?")
             person.type("\n")
             person.wait_for("Detected changes")
             assert "goes   weights" in person.said
@@ -273,7 +279,9 @@ def test_a_persons_own_unit_comes_back_and_serves(
     ended = deploy({box: data}, "-y")
     assert ended.code == 0, ended.said
     said = torn_down(box, data, *ALL).said
-    assert "your own vllm-coder.service comes back as it was found, and started" in said
+    assert re.search(
+        r"back   server    your own vllm-coder.service, as it stood at .*started", said
+    )
     until_it_answers(box)
     assert his(box) == mine
     assert "speculative" not in box.run(f"systemctl cat {UNIT}").stdout
@@ -291,11 +299,18 @@ def test_a_persons_own_unit_that_they_changed_after_an_undo_stays_as_it_stands(
     for entry in ("deploy.py", "tasks/rollback.py"):
         ended = deploy({box: data}, "-y", timeout_s=300, entry=entry)
         assert ended.code == 0, ended.said
+    again = deploy({box: data}, "-y", "--data", "to=found", entry="tasks/rollback.py")
+    last = again.log[again.log.rindex("your own unit serves already") :]
+    assert again.code == 0 and "MTP         off" in last and "Results" not in last, again.said
+    foreign = [one["what"] for one in check({box: data}).box("tear-changed")["foreign"]]
+    assert foreign and all(what.startswith("port ") for what in foreign)  # his proxies
     box.run(f"echo '# mine' >>{INSTALLED}; systemctl daemon-reload; systemctl restart {UNIT}")
     until_it_answers(box)
     mine, process = his(box), process_of(box)
     said = torn_down(box, data, *ALL).said
     assert "vllm-coder.service is your own and serves: it is left as it is" in said
+    assert "your own unit as it stood before is kept in /root/aibox-kept-units: " in said
+    assert "# mine" not in box.run("cat /root/aibox-kept-units/*").stdout
     assert "is your own, changed since it was found: it stays as it stands" in said
     assert (his(box), process_of(box)) == (mine, process)
     assert box.run(f"ls -d {STATE}", check=False).stdout == ""

@@ -140,6 +140,36 @@ def test_the_table_is_read_by_a_person() -> None:
     ]
 
 
+REFUSED = Audit("d", (Mend("Server", "unit", (Reason("it failed", refused=True),)),), (), (), ())
+
+
+@pytest.mark.parametrize(
+    ("found", "steps"),
+    [
+        ([SYNC], []),
+        ([MEND], ["a deploy mends it: pyinfra inventory deploy.py"]),
+        ([REFUSED], ["a deploy of d would be refused: first change what is said above"]),
+        (
+            [MEND, REFUSED, FOREIGN],
+            [
+                "a deploy mends it: pyinfra inventory deploy.py",
+                "a deploy of d would be refused: first change what is said above",
+                "foreign things: take them away, or list their text in the setting `accepted`",
+            ],
+        ),
+    ],
+)
+def test_no_deploy_is_offered_that_would_be_refused(found: list[Audit], steps: list[str]) -> None:
+    assert list(drift.next_steps(found, "pyinfra inventory deploy.py")) == steps
+
+
+def test_a_refusal_comes_through_the_report() -> None:
+    told = [{"text": "it failed", "diff": [], "refused": True}]
+    one = drift.audits(ROWS, {"two": report(reasons={"hash of Server | b": told})})[0]
+    assert (one.refused, drift.exit_code([one], None)) == (True, 2)
+    assert next(drift.table(one)) == "two: a deploy would do 2 things, and would be refused"
+
+
 def test_what_a_box_says_cannot_steer_a_terminal() -> None:
     assert drift.printable("a\x1b[31mb\rü") == "a\\x1b[31mb\\rü"
 

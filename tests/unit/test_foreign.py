@@ -33,7 +33,7 @@ def found(**changes: Any) -> dict[str, Any]:
 
 def unit(**changes: Any) -> dict[str, Any]:
     right = {"fragment": FILE, "drop_ins": {}, "variables": ["HOME", "LANG", "LC_ALL", "PWD"]}
-    return {**right, **changes}
+    return {**right, "theirs": False, "given": [], **changes}
 
 
 def socket(port: int, name: str, address: str = "0.0.0.0", unit: str | None = None) -> Any:
@@ -41,6 +41,7 @@ def socket(port: int, name: str, address: str = "0.0.0.0", unit: str | None = No
 
 
 DROP_IN = f"{FILE}.d/x.conf"
+FOR_ALL = "/etc/systemd/system/service.d/x.conf"
 
 
 @pytest.mark.parametrize(
@@ -64,6 +65,21 @@ DROP_IN = f"{FILE}.d/x.conf"
         (
             found(units={UNIT: unit(variables=["A"], drop_ins={DROP_IN: "Environment=A=1"})}),
             [f"drop-in {DROP_IN}"],
+        ),
+        (found(units={UNIT: unit(variables=["HF_HOME"], given=["HF_HOME"])}), []),
+        (found(units={UNIT: unit(theirs=True, drop_ins={DROP_IN: "[Service]"})}), []),
+        (found(units={UNIT: unit(theirs=True, fragment=f"/usr/lib/systemd/system/{UNIT}")}), []),
+        (
+            found(units={UNIT: unit(theirs=True, drop_ins={FOR_ALL: "[Service]"})}),
+            [f"drop-in {FOR_ALL}"],  # no deploy takes it away
+        ),
+        (
+            found(units={UNIT: unit(theirs=True, fragment="/run/x.service")}),
+            ["unit file /run/x.service"],
+        ),
+        (
+            found(units={PACKAGED: unit(theirs=True, fragment=LOCAL)}),
+            [f"unit file {LOCAL}"],
         ),
         (
             found(members={"vllm": ["vllm", "bob", "al"]}),

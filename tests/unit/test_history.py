@@ -171,3 +171,39 @@ def test_what_is_not_known_of_a_found_unit_has_words() -> None:
 def test_a_venv_that_was_found_is_not_called_a_release_of_ours(release_id: str, words: str) -> None:
     entry = passed("f", [], release="/home/me/vllm-env", release_id=release_id)
     assert history.release_of(entry) == words
+
+
+@pytest.mark.parametrize(
+    ("entry", "port", "his", "rows"),
+    [
+        (
+            passed("a", when=1796028370.0),
+            8000,
+            False,
+            {
+                "serves": "qwen on http://localhost:8000/v1",
+                "unit": "aaaaaaaaaaaa of 2026-11-30 08:46 UTC",
+                "release": "vLLM 0.31.0-aaaaaaaa",
+                "MTP": "on",
+            },
+        ),
+        (
+            replace(HIS, when=1796028370.0, speculative=False),
+            None,
+            True,
+            {
+                "serves": "qwen",
+                "unit": "your own, as it stood at 2026-11-30 08:46 UTC",
+                "release": "your own venv /home/me/v",
+                "MTP": "off",
+            },
+        ),
+    ],
+    ids=["ours", "his own"],
+)
+def test_a_rollback_ends_with_what_serves_and_the_way_forward(
+    entry: Passed, port: int | None, his: bool, rows: dict[str, str]
+) -> None:
+    said = history.last_screen(entry, port, his=his)
+    assert rows.items() <= dict(said).items()
+    assert ("", "pyinfra inventory deploy.py") in said

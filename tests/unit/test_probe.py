@@ -478,3 +478,37 @@ def test_who_keeps_a_process_is_told_by_its_control_group(
     path: str, found: tuple[str, str | None]
 ) -> None:
     assert probe.manager_of(f"0::{path}\n") == found
+
+
+def test_the_names_of_what_a_units_own_files_set(tmp_path: Path) -> None:
+    """Values stay on the box; what a drop-in sets by itself is shown with the drop-in."""
+    unit, drop_in = tmp_path / "x.service", tmp_path / "x.conf"
+    (tmp_path / "one.env").write_text("# A=1\nFROM_FILE=hunter2\n  SPACED = 2\nnonsense\n")
+    (tmp_path / "two.env").write_text("FROM_DROP_IN=3\n")
+    unit.write_text(
+        '[Service]\nEnvironment=HF_HOME=/home/me/.cache "SPOKEN=a B=c" \\\n  NEXT=1\n'
+        f"EnvironmentFile=-{tmp_path}/one.*\nEnvironmentFile=/nowhere/at/all\n"
+        "PassEnvironment=LET_THROUGH\n# Environment=COMMENT=1\nUnsetEnvironment=GONE\n"
+    )
+    drop_in.write_text(f"[Service]\nEnvironment=SHOWN=1\nEnvironmentFile={tmp_path}/two.env\n")
+    names = ["FROM_DROP_IN", "FROM_FILE", "HF_HOME", "LET_THROUGH", "NEXT", "SPACED", "SPOKEN"]
+    assert probe.given_by(unit, [drop_in]) == names
+    assert probe.given_by(Path(), []) == []
+    unit.write_text('[Service]\nEnvironment="A=1\nEnvironmentFile=relative\n')
+    assert probe.given_by(unit, []) == ['"A']
+
+
+@pytest.mark.parametrize(
+    ("text", "theirs"),
+    [
+        ("[Service]\n", True),
+        ("# Laid down by the deploy: change the settings\n[Service]\n", False),
+        ("\n", False),
+        (None, False),
+    ],
+    ids=["a person's", "ours", "empty", "none"],
+)
+def test_a_persons_unit_is_known(tmp_path: Path, text: str | None, theirs: bool) -> None:
+    if text is not None:
+        (tmp_path / "x.service").write_text(text)
+    assert probe.is_a_persons(tmp_path / "x.service") is theirs

@@ -12,6 +12,7 @@ from aibox.decide.server import (
     is_starting,
     proof_is_owed,
     reasons_to_restart,
+    refused_by_a_deploy,
     switching,
 )
 
@@ -276,3 +277,35 @@ def test_only_what_changed_restarts(
 ) -> None:
     decided = switching(found, WANTED, TEXT, there)
     assert (decided.reasons, decided.restart) == (reasons, restart)
+
+
+# --- a unit that has failed -----------------------------------------------------------------------
+
+BLOCKS = {"found": "512 sequences do not fit 501 state blocks", "remedy": "set max-num-seqs to 480"}
+FAILED = {"when": 1796027990.0, "cause": {**BLOCKS, "passing": False}, "lines": []}
+
+
+@pytest.mark.parametrize(
+    ("failed", "words"),
+    [
+        ({}, None),
+        ({"0" * 64: FAILED}, None),
+        ({SUM: {**FAILED, "cause": {**BLOCKS, "passing": True}}}, None),
+        (
+            {SUM: FAILED},
+            "a deploy refuses this unit: it failed its gate at 2026-11-30 08:39 UTC (512 sequences "
+            "do not fit 501 state blocks); set max-num-seqs to 480, or try the same once more: "
+            "pyinfra inventory deploy.py --data retry_failed=true",
+        ),
+        (
+            {SUM: {**FAILED, "cause": None}},
+            "a deploy refuses this unit: it failed its gate at 2026-11-30 08:39 UTC (no known "
+            "cause); see `sudo /opt/aibox/current/bin/aibox doctor` on the box, or try the same "
+            "once more: pyinfra inventory deploy.py --data retry_failed=true",
+        ),
+    ],
+    ids=["none", "another", "of what passes", "this one", "without a cause"],
+)
+def test_a_unit_that_a_deploy_refuses_is_known(failed: dict[str, Any], words: str | None) -> None:
+    assert refused_by_a_deploy(state(failed=failed), TEXT) == words
+    assert refused_by_a_deploy(None, TEXT) is None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aibox.box import brought
+from aibox.box import teardown as work
 from aibox.box.brought import above, merged, new_packages
+from aibox.box.found import content_of
 from aibox.decide import teardown
-from aibox.decide.driver_sources import MODPROBE, SOURCE
+from aibox.decide.driver_sources import MODPROBE, PREFERENCES, SOURCE, UNATTENDED
 from aibox.decide.teardown import Plan, Teardown, Wish, is_odd, plan, question
 
 PLACES = {
@@ -40,14 +43,14 @@ BROUGHT: dict[str, Any] = {
 }
 WEIGHTS = {"folder": f"/srv/models/qwen/{'a' * 40}", "model": "qwen", "bytes": 55e9, "own": 0}
 OURS: dict[str, Any] = {
-    **{"ours": True, "file": "1", "his": None, "tried": False},
+    **{"ours": True, "file": "1", "his": None, "content": None, "tried": False},
     **{"traces": [], "state": "active", "enabled": ""},
 }
-HIS_STANDS = {**OURS, "ours": False, "file": "9", "his": "as found"}
-CHANGED = {**HIS_STANDS, "his": "changed"}
+HIS_STANDS = {**OURS, "ours": False, "file": "9", "his": "as found", "content": "c9"}
+CHANGED = {**HIS_STANDS, "his": "changed", "content": "c10"}
 HIS: dict[str, Any] = {
     **{"file": "/var/lib/aibox/server/found.json", "unit": "vllm-coder.service"},
-    **{"sha256": "9", "active": True, "odd": None},
+    **{"sha256": "9" * 64, "content": "c9", "active": True, "odd": None, "when": 1796028370.2},
 }
 EVERYTHING = Wish(weights=True, driver=True)
 
@@ -106,7 +109,7 @@ def test_weights_and_driver_stay_unless_they_are_asked_for() -> None:
     assert "55.0 GB of qwen" in kept.kept_weights
     assert (
         kept.kept_driver
-        == "the driver 580.178.04 and the CUDA toolkit (cuda-toolkit-13-0): 2 packages"
+        == "the driver 580.178.04 and the CUDA toolkit (cuda-toolkit-13-0, 2 packages)"
     )
     assert (gone.kept_weights, gone.kept_driver) == ("", "")
 
@@ -164,14 +167,21 @@ def test_a_second_run_has_nothing_to_do() -> None:
     }
     again = plan(records(deployed=None, brought=kept, state=["brought.json"]), left, Wish())
     assert again.is_done, again
-    assert "but what was kept: 55.0 GB of qwen" in teardown.nothing(again)
+    assert teardown.nothing(again) == [
+        "nothing of ours is on this box but what was kept: 55.0 GB of qwen, "
+        f"{WEIGHTS['folder']}, all of it yours too under another name: taking it frees nothing; "
+        "the driver 580.178.04 and the CUDA toolkit (cuda-toolkit-13-0, 2 packages)",
+        f"files of ours that stay with it: {SOURCE}, /var/lib/aibox/brought.json",
+        "all of this goes with: pyinfra inventory tasks/teardown.py --data remove_weights=true "
+        "--data remove_driver=true",
+    ]
     asked = plan(records(deployed=None, brought=kept, state=["brought.json"]), left, EVERYTHING)
     assert asked.purge and WEIGHTS["folder"] in asked.folders and not asked.is_done
 
 
 def test_a_box_that_was_never_deployed_to_has_nothing_of_ours() -> None:
     done = plan(records(deployed=None, brought=None, state=None), nothing_there(), Wish())
-    assert (done.is_done, teardown.nothing(done)) == (True, "nothing of ours is on this box")
+    assert (done.is_done, teardown.nothing(done)) == (True, ["nothing of ours is on this box"])
 
 
 # --- a box of before this was written down ------------------------------------------------------
@@ -215,7 +225,7 @@ def test_what_stayed_there_is_still_told_afterwards_until_it_is_gone() -> None:
     again = plan(after, left, EVERYTHING)
     assert again.is_done, again
     words = "but what was kept: the driver and its files in /etc, the user vllm, /var/cache/aibox"
-    assert words in teardown.nothing(again)
+    assert words in teardown.nothing(again)[0]
     last = plan(after, nothing_there(), EVERYTHING)
     assert (last.record, last.is_done) == ({}, False)  # the record itself goes
 
@@ -239,12 +249,16 @@ def test_what_a_teardown_asks_of_a_box_without_that_record() -> None:
 @pytest.mark.parametrize(
     ("unit", "starts", "words"),
     [
-        (OURS, True, "comes back as it was found, and started"),
+        (
+            OURS,
+            True,
+            "your own vllm-coder.service, as it stood at 2026-11-30 08:46 UTC, and started",
+        ),
         (HIS_STANDS, False, "is your own and serves"),
         ({**HIS_STANDS, "state": "inactive"}, True, "and started"),
         ({**HIS_STANDS, "tried": True}, True, "and started"),
         (CHANGED, False, "is your own and serves"),
-        ({**CHANGED, "tried": True}, True, "and started"),
+        ({**CHANGED, "tried": True}, True, "as it stands, and started"),
     ],
     ids=[
         *("ours serves", "his serves", "his was put back", "ours is on trial over his"),
@@ -256,7 +270,9 @@ def test_his_unit_comes_back(unit: dict[str, Any], starts: bool, words: str) -> 
     done = plan(records(found=[HIS]), found, Wish())
     assert done.back == ("vllm-coder.service",)
     assert done.start == (("vllm-coder.service",) if starts else ())
-    assert any(words in text for label, text in done.removes if label == "server"), done.removes
+    said = [*done.comes_back, *(row for row in done.stays if "serves" in row[1])]
+    assert [words in text for label, text in said if label == "server"] == [True], said
+    assert not [text for label, text in done.removes if label == "server"]
 
 
 @pytest.mark.parametrize("state", ["active", "inactive"])
@@ -264,7 +280,7 @@ def test_his_unit_that_he_has_changed_stays_as_it_stands(state: str) -> None:
     found = there(units={"vllm-coder.service": {**CHANGED, "state": state}})
     done = plan(records(found=[HIS]), found, Wish())
     assert (done.start, done.stop) == ((), ())
-    assert not [text for label, text in done.removes if label == "server" and "back" in text]
+    assert done.comes_back == ()
     words = "vllm-coder.service is your own, changed since it was found: it stays as it stands"
     assert ("unit", words) in done.stays
 
@@ -287,10 +303,123 @@ def test_of_two_units_of_his_one_is_started(
     done = plan(records(found=met), there(units=units), Wish())
     assert done.back == ("vllm-coder.service", "qwen.service")
     assert done.start == started
-    said = [text for label, text in done.removes if label == "server"]
+    said = [text for _, text in done.comes_back]
     assert any("(`systemctl start vllm-coder.service`)" in text for text in said) is (
         first is OURS
     ), said
+
+
+OLDER = {**HIS, "sha256": "8" * 64, "content": "c8", "when": 1796027450.0}
+LATER = {**HIS, "file": "/var/lib/aibox/server/found-2.json"}
+THE_SAME_AGAIN = {**OLDER, "file": "/var/lib/aibox/server/found-3.json", "when": 1796027455.0}
+MASKED = {**HIS, "file": "/var/lib/aibox/server/found-4.json", "content": None}
+FIRST = "vllm-coder-2026-11-30-083050-88888888.service"
+
+
+@pytest.mark.parametrize(
+    ("met", "unit", "older"),
+    [
+        ([HIS], OURS, ()),
+        ([OLDER, LATER], OURS, ((HIS["file"], FIRST),)),
+        ([OLDER, LATER], HIS_STANDS, ((HIS["file"], FIRST),)),
+        (
+            [OLDER, THE_SAME_AGAIN, LATER],
+            OURS,
+            ((THE_SAME_AGAIN["file"], FIRST.replace("083050", "083055")),),
+        ),
+        ([MASKED, LATER], OURS, ()),
+        ([HIS], CHANGED, ((HIS["file"], "vllm-coder-2026-11-30-084610-99999999.service"),)),
+        ([HIS], {**CHANGED, "content": "c9"}, ()),
+    ],
+    ids=[
+        *("one, which comes back", "an older one", "an older one beside his own"),
+        *("an older one met twice", "a mask", "the one he has changed", "only a link changed"),
+    ],
+)
+def test_no_text_of_his_is_lost_with_the_records(
+    met: list[dict[str, Any]], unit: dict[str, Any], older: tuple[tuple[str, str], ...]
+) -> None:
+    done = plan(records(found=met), there(units={"vllm-coder.service": unit}), EVERYTHING)
+    assert done.older == older
+    said = [text for _, text in done.stays if teardown.KEPT in text]
+    assert [text.rpartition("/")[2] for text in said] == [name for _, name in older]
+
+
+def test_an_older_unit_of_his_is_laid_down_with_its_drop_ins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder, record = tmp_path / "kept", tmp_path / "found.json"
+    monkeypatch.setattr(teardown, "KEPT", str(folder))
+    text, drop_in = "[Service]\nUser=m\udcfc\n", "/etc/systemd/system/x.service.d/a.conf"
+    record.write_text(json.dumps({"text": text, "drop_ins": {drop_in: "[Unit]\n"}}))
+    done = Plan(Wish(), older=((str(record), "x-1.service"),))
+    for _ in range(2):  # a run that was killed is made good by the next
+        said = work.older_kept(done)
+        assert said == [f"your own unit as it stood before is kept in {folder}: x-1.service"]
+    assert (folder / "x-1.service").read_bytes() == b"[Service]\nUser=m\xfc\n"
+    assert (folder / "x-1.service.d/a.conf").read_text() == "[Unit]\n"
+    assert (folder / "x-1.service").stat().st_mode & 0o777 == 0o600
+    assert work.older_kept(Plan(Wish())) == []
+
+
+def test_a_drop_in_makes_another_unit_and_a_mask_is_none() -> None:
+    one = {"text": "[Service]\n", "drop_ins": {}}
+    assert content_of(one) == content_of({**one, "links": {"/a": "/b"}})
+    assert content_of(one) != content_of({**one, "drop_ins": {"/x": "y"}})
+    assert content_of({**one, "text": "\n"}) is None
+
+
+def test_each_file_that_stays_with_a_toolkit_is_named() -> None:
+    """It is the person's own driver that the pin holds at its version."""
+    brought = {**BROUGHT, "driver_packages": ["cuda-toolkit-13-0"], "sources": {}}
+    paths = (SOURCE, PREFERENCES, UNATTENDED, MODPROBE)
+    files = {path: {"sha256": "1", "size": 1} for path in paths}
+    found = there(files=files, sources=["/etc/apt/sources.list"])
+    done = plan(records(brought=brought), found, Wish())
+    kept = (SOURCE, PREFERENCES, UNATTENDED, "/etc/apt/sources.list", teardown.BROUGHT)
+    assert done.kept_files == kept
+    assert [text.partition(": ")[0] for label, text in done.stays if label == "file"] == [*kept]
+    assert MODPROBE in done.boot_files
+    assert "toolkit" in dict(done.stays) and "holds" not in dict(done.stays)
+
+
+def test_what_stays_with_a_driver_is_named() -> None:
+    done = plan(records(), there(), Wish())
+    assert ("unit", "nvidia-persistenced.service starts at boot, since the deploy") in done.stays
+    assert ("holds", "apt does not change nvidia-driver-cuda") in done.stays
+    assert MODPROBE in done.kept_files
+    gone = plan(records(), there(), EVERYTHING)
+    assert (gone.kept_files, gone.taken_by) == ((), "")
+
+
+@pytest.mark.parametrize(
+    ("packages", "label", "words"),
+    [
+        (["cuda-toolkit-13-0"], "toolkit", "the toolkit"),
+        (["nvidia-driver-cuda"], "driver", "the driver"),
+        (["nvidia-driver-cuda", "cuda-toolkit-13-0"], "driver", "the driver and the toolkit"),
+    ],
+)
+def test_a_toolkit_alone_is_not_called_a_driver(
+    packages: list[str], label: str, words: str
+) -> None:
+    brought = {**BROUGHT, "driver_packages": packages, "nouveau_was_on": False}
+    done = plan(records(brought=brought), there(), EVERYTHING)
+    assert [one for one, _ in done.removes if one in ("driver", "toolkit")] == [label]
+    assert teardown.families(done.purge) == words
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        (0, "1.0 MB of qwen, /w, all of it yours too under another name: taking it frees nothing"),
+        (400_000, "1.0 MB of qwen, /w, 600.0 kB of it yours too: taking it frees 400.0 kB"),
+        (10**6, "1.0 MB of qwen, /w"),
+    ],
+)
+def test_small_weights_have_a_size_too(own: int, words: str) -> None:
+    one = {"bytes": 10**6, "own": own, "model": "qwen", "folder": "/w"}
+    assert teardown.weights_words(one) == words
 
 
 def test_a_record_of_a_unit_that_names_another_file_is_refused() -> None:
@@ -427,5 +556,5 @@ def test_a_person_s_folders_count_as_there_before_also_where_deploys_were_here_a
 def test_every_field_of_a_plan_is_a_step_or_a_word() -> None:
     """A plan with nothing in it is done, and one with anything in it is not."""
     assert Plan(Wish()).is_done
-    whole = Teardown(DEPLOYED, BROUGHT, {}, there(), EVERYTHING).plan(["brought.json"])
+    whole = Teardown(DEPLOYED, BROUGHT, {}, (), there(), EVERYTHING).plan(["brought.json"])
     assert not whole.is_done
