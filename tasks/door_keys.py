@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 from pyinfra import host
@@ -18,7 +19,7 @@ from tasks.box import PROJECT
 from tasks.drift_report import because
 from tasks.facts import Probe
 from tasks.given_secrets import SecretError, in_file
-from tasks.operations import Commands, written
+from tasks.operations import Commands, refused, written
 
 MASTER_FILE = PROJECT / "secrets/litellm-master-key"
 KEYS_FILE = PROJECT / "secrets/litellm-keys"
@@ -84,16 +85,32 @@ def refusals() -> list[Refusal]:
 
 
 @operation()
-def given(path: str, content: str) -> Commands:
-    """A file of keys as they were given on control. Only a salted sum of it comes back."""
+def given(path: str, content: str, source: Path | None = None) -> Commands:
+    """A file of keys as they were given on control. Only a salted sum of it comes back.
+
+    source: the file on control. Another clone that lacks it must not open a door without a word.
+    """
     told(path)
     found = host.get_fact(Probe, "secret", json.dumps({"path": path}))
+    if source and not source.exists() and found and not found["is_empty"]:
+        yield refused(without_keys(path, source))
+        return
     right = is_roots_own(found)
     if right and found["sum"] == hashlib.sha256(f"{found['salt']}{content}".encode()).hexdigest():
         host.noop(f"{path} is as it was given")
         return
     because(host, f"{path} is not as it was given" if found else f"{path} is not there")
     yield written(path, content.encode(), mode="600")
+
+
+def without_keys(path: str, source: Path) -> Refusal:
+    name = source.relative_to(PROJECT)
+    return Refusal(
+        f"the box has keys in {path}, and this project has no {name}",
+        "the keys that the box is to have, or a word that there are to be none",
+        f"put them into {name} (mode 600; `sudo cat {path}` on the box shows them), or make it an "
+        "empty file, which takes them away",
+    )
 
 
 @operation()
@@ -140,9 +157,11 @@ def of_gateway() -> None:
         made(name="LiteLLM's master key", path=MASTER_KEY)
     else:
         given(name="LiteLLM's master key", path=MASTER_KEY, content=f"{key}\n")
-    given(name="LiteLLM's further keys", path=GATEWAY_KEYS, content=gateway_keys())
+    given(
+        name="LiteLLM's further keys", path=GATEWAY_KEYS, content=gateway_keys(), source=KEYS_FILE
+    )
 
 
 def of_stream() -> None:
     """An operation that lays down the filter's keys."""
-    given(name="The filter's keys", path=STREAM_KEYS, content=stream_keys())
+    given(name="The filter's keys", path=STREAM_KEYS, content=stream_keys(), source=STREAM_FILE)

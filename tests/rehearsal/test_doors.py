@@ -270,3 +270,16 @@ def test_a_teardown_takes_the_doors_too(box: Box, both: HostData) -> None:
     assert box.run(["ls", "-d", *homes], check=False).stdout == ""
     users = f"getent passwd {STREAM.user} {GATEWAY.user}"
     assert box.run(users, check=False).stdout == ""
+
+
+@pytest.mark.long
+def test_a_clone_without_the_keys_opens_nothing(box: Box, data: HostData) -> None:
+    deployed(box, data)
+    box.run("echo 'al: sk-0123456789' >/etc/aibox/stream-keys")
+    try:
+        refusal = the_one_refusal(deploy({box: data}, "-y"))
+        assert "this project has no secrets/stream-keys" in refusal.found
+        assert "sk-0123456789" not in str(refusal)
+        assert box.run("cat /etc/aibox/stream-keys").stdout == "al: sk-0123456789\n"
+    finally:
+        box.run(": >/etc/aibox/stream-keys")
