@@ -82,6 +82,7 @@ def rules(box: Box) -> str:
     return fingerprint.inside(box, f"nft -s list table {TABLE}")
 
 
+@pytest.mark.long
 def test_what_a_run_that_was_cut_off_has_tried_is_not_taken_for_the_rules_before(box: Box) -> None:
     before = rules(box)
     for port in ("9", "99"):
@@ -97,6 +98,7 @@ nft add rule inet cut input tcp dport 22 ct state new reject
 """
 
 
+@pytest.mark.long
 def test_without_a_new_connection_the_run_fails_and_the_rules_go_back(
     box: Box, data: HostData
 ) -> None:
