@@ -32,7 +32,7 @@ def can_work() -> bool:
 
 def history_of_box() -> dict[str, Any] | None:
     """{"history": entries, "there": what is still on the box, "installed": the unit's sum,
-    "found": the entry of a person's own unit or null, "serves"}."""
+    "found": the entry of a person's own unit or null, "kept": that and older ones, "serves"}."""
     found: dict[str, Any] | None = host.get_fact(
         AiboxAnswer, program=AIBOX, words="status --history --json"
     )
@@ -47,7 +47,10 @@ def went_back() -> Commands:
     name = host.data.get("to")
     name = None if name is None else str(name)
     own = next(iter(read([found.get("found")])), None)
-    target = chosen(history, found["there"], now, name, serves=found["serves"], found=own)
+    kept = read(found.get("kept"))
+    target = chosen(
+        history, found["there"], now, name, serves=found["serves"], found=own, kept=kept
+    )
     if isinstance(target, Refusal):
         yield refused(target)
         return

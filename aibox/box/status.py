@@ -176,6 +176,7 @@ def history_of(passed: list[Passed], there: set[str]) -> dict[str, Any]:
         "good": good,
         "installed": name,
         "found": asdict(own) if own else None,
+        "kept": [asdict(one) for one in good_units.found_units(unit_now())],
         "serves": bool(pid and from_there and name == good and probe.health(port) == 200),
     }
 
