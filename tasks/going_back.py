@@ -34,7 +34,8 @@ def can_work() -> bool:
 
 def history_of_box() -> dict[str, Any] | None:
     """{"history": entries, "there": what is still on the box, "installed": the unit's sum,
-    "found": the entry of a person's own unit or null, "serves", "port": of what is installed}."""
+    "found": the entry of a person's own unit or null, "kept": that and older ones, "serves",
+    "port": of what is installed}."""
     found: dict[str, Any] | None = host.get_fact(
         AiboxAnswer, program=AIBOX, words="status --history --json"
     )
@@ -48,8 +49,10 @@ def went_back() -> Commands:
     history, now = read(found["history"]), found["installed"]
     name = host.data.get("to")
     name = None if name is None else str(name)
-    own = own_unit(found)
-    target = chosen(history, found["there"], now, name, serves=found["serves"], found=own)
+    own, kept = own_unit(found), read(found.get("kept"))
+    target = chosen(
+        history, found["there"], now, name, serves=found["serves"], found=own, kept=kept
+    )
     if isinstance(target, Refusal):
         yield refused(target)
         return

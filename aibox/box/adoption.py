@@ -40,6 +40,22 @@ def in_force(service: Service) -> Record | None:
     return None if here is None else of_text(service, here["text"])
 
 
+def has_run(service: Service, here: Record) -> bool:
+    """Whether the process that is up was started from this unit and these drop-ins as they stand.
+
+    What was written, moved there or linked after its start has never run; nor has what systemd
+    has not read.
+    """
+    shown = service.properties()
+    running = probe.process(int(shown["MainPID"] or 0), shown["ExecMainStartTimestamp"])
+    if running is None or shown.get("NeedDaemonReload") == "yes":
+        return False
+    files = [Path(path) for path in (here["path"], *here["drop_ins"]) if os.path.lexists(path)]
+    times = [one.lstat().st_ctime for one in files]
+    times += [one.stat().st_ctime for one in files if one.exists()]
+    return max(times, default=0) <= float(running["started"])
+
+
 def keep(service: Service) -> Record | None:
     """Write down a person's unit that stands under this name. Raises OSError.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +35,8 @@ KINDS = {
     "links": dict,
     "when": float,
 }
-COMPARED = ("path", "text", "link", "drop_ins", "links")
+COMPARED = ("path", "text", "link", "drop_ins", "folder_link", "links")
+NO_FILE = "/dev/null"  # what a masked unit leads to
 WORLD_READABLE = 0o004
 
 Record = dict[str, Any]
@@ -64,9 +66,11 @@ def records(unit: str | None = None) -> list[Record]:
 
     Each: {"unit": name with .service, "path": of its file, "text", "sha256": of the text, "mode":
     "644", "link": where the file points to or null, "drop_ins": {absolute path below /etc: text},
+    "folder_link": where the drop-ins' folder points to or null (missing in older records),
     "enabled": as systemctl says, "active": bool, "when": epoch seconds, "command": words of its
     process or [], "files": {path: [uid, gid, mode as a number, mtime in ns, link or null]},
-    "links": {path that enables it: its target}}. A masked unit has an empty text.
+    "links": {path that enables it or is another name of it: its target}}. A masked unit has an
+    empty text; so has a drop-in that is a link to nothing.
     """
     read = [probe.record_in(path) for path in files()]
     whole = [one for one in read if one is not None and fault_of(one) is None]
@@ -101,10 +105,16 @@ def odd_in(record: Mapping[str, Any]) -> str | None:
     folders = [str(folder / unit) for folder in STANDING]
     odd = [] if record["path"] in folders else [record["path"]]
     odd += [path for path in drop_ins if Path(path).parent != INSTALLED / f"{unit}.d"]
-    odd += [path for path in links if Path(path).parent.parent != INSTALLED]
-    odd += [path for path in links if Path(path).name != unit]
+    odd += [path for path in links if not is_link_of(Path(path), unit)]
     odd += [path for path in (record["path"], *drop_ins) if len(files.get(path, ())) != 5]
     return next(iter(odd), None)
+
+
+def is_link_of(path: Path, unit: str) -> bool:
+    """Whether a link to a unit may have this path: what enables it, or another name of it."""
+    if path.parent == INSTALLED:
+        return path.name != unit and path.suffix == ".service"
+    return path.parent.parent == INSTALLED and path.name == unit
 
 
 # --- as it stands --------------------------------------------------------------------------------
@@ -121,7 +131,8 @@ def standing(unit: str) -> Path | None:
 
 
 def standing_parts(unit: str) -> Record | None:
-    """A person's unit as its files are now: {"path", "text", "link", "drop_ins", "links"}.
+    """A person's unit as its files are now: {"path", "text", "link", "drop_ins", "folder_link",
+    "links"}.
 
     None without one, and where it is ours, by its first line alone. A unit that is masked or empty
     is nobody's where another text of theirs is known: there is nothing in it to be lost.
@@ -134,33 +145,68 @@ def standing_parts(unit: str) -> Record | None:
     if known is not None and known["text"].strip():
         return None
     folder = INSTALLED / f"{unit}.d"
+    drop_ins = [one for one in sorted(folder.glob("*.conf")) if one.is_symlink() or one.is_file()]
     return {
         "path": str(path),
         "text": text,
-        "link": str(path.readlink()) if path.is_symlink() else None,
-        "drop_ins": {str(one): text_in(one) or "" for one in sorted(folder.glob("*.conf"))},
+        "link": target_of(path),
+        "drop_ins": {str(one): text_in(one) or "" for one in drop_ins},
+        "folder_link": target_of(folder),
         "links": links_of(unit),
     }
 
 
 def is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    return all(one[part] == other[part] for part in COMPARED)
+    return all(one.get(part) == other.get(part) for part in COMPARED)
 
 
 def attributes(path: Path) -> list[Any]:
     """[uid, gid, mode, mtime in ns, link or null]; a link's mode is that of what it leads to."""
     status = path.lstat()
-    link = str(path.readlink()) if path.is_symlink() else None
+    link = target_of(path)
     mode = (path.stat() if link and path.exists() else status).st_mode & 0o7777
     return [status.st_uid, status.st_gid, mode, status.st_mtime_ns, link]
 
 
 def links_of(unit: str) -> dict[str, str]:
-    """{path: target} of the links that start a unit at boot."""
+    """{path: target} of the links that start a unit at boot, and of its other names (Alias=)."""
     kinds = ("wants", "requires", "upholds")
     folders = [path for kind in kinds for path in INSTALLED.glob(f"*.{kind}")]
     there = [folder / unit for folder in folders if (folder / unit).is_symlink()]
-    return {str(path): str(path.readlink()) for path in sorted(there)}
+    return {str(path): str(path.readlink()) for path in sorted([*there, *aliases_of(unit)])}
+
+
+def aliases_of(unit: str) -> list[Path]:
+    """Links of other names in /etc/systemd/system that lead to the unit, or to his while ours
+    stands."""
+    ends = files_of(unit)
+    links = [path for path in INSTALLED.glob("*.service") if path.is_symlink()]
+    return [path for path in links if path.name != unit and os.path.realpath(path) in ends]
+
+
+def files_of(unit: str) -> set[str]:
+    """The files that a unit's name leads to now, and where it led to when it was kept last."""
+    path, known = standing(unit), newest(unit)
+    ends = {str(INSTALLED / unit), str(path or "")}
+    ends |= {str(INSTALLED / (known["link"] or known["path"]))} if known else set()
+    real = {os.path.realpath(one) for one in ends if one}
+    others = {one for one in real if Path(one).parent in STANDING and Path(one).name != unit}
+    return real - others - {NO_FILE}  # a unit of its own is no other name of this one
+
+
+def target_of(path: Path) -> str | None:
+    """Where a link points to; None for what is no link."""
+    return str(path.readlink()) if path.is_symlink() else None
+
+
+def locked_in(unit: str) -> str | None:
+    """A file or folder of a unit that not even root can change, as after `chattr +i`."""
+    folder, drop_ins = INSTALLED, INSTALLED / f"{unit}.d"
+    there = [folder, folder / unit, drop_ins, *sorted(drop_ins.glob("*.conf"))]
+    through_link = drop_ins.is_symlink()  # its files stay where they are
+    own = [one for one in there if one.exists() and not one.is_symlink()]
+    own = [one for one in own if not (through_link and one.parent == drop_ins)]
+    return next((str(one) for one in own if not os.access(one, os.W_OK)), None)
 
 
 def text_in(path: Path) -> str | None:

@@ -51,13 +51,14 @@ def lines_of(script: Path) -> Iterator[list[str]]:
             yield launch.in_words(line)
 
 
-def port_of(unit: str, running: Sequence[str], texts: Sequence[str], usual: int) -> int:
+def port_of(unit: str | None, running: Sequence[str], texts: Sequence[str], usual: int) -> int:
     """Where it answers: as unit or script say, if they are not contradicted by what listens now.
 
+    unit: whose processes may listen; None where those of it were started from another text.
     usual: where nothing tells it.
     """
     said = [port for words in [*commands_in(texts), running] if (port := told(words)) is not None]
-    listening = probe.ports_of_unit(unit)
+    listening = probe.ports_of_unit(unit) if unit else set()
     for port in [*(one for one in said if one in listening), *sorted(listening)]:
         if probe.health(port) == 200:
             return port

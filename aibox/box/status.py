@@ -178,6 +178,7 @@ def history_of(passed: list[Passed], there: set[str]) -> dict[str, Any]:
         "installed": name,
         "found": asdict(own) if own else None,
         "port": port or None,
+        "kept": [asdict(one) for one in good_units.found_units(unit_now())],
         "serves": bool(pid and from_there and name == good and probe.health(port) == 200),
     }
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from aibox.box import adoption, gate, good_units, journal, started_by, turning
-from aibox.box.found import standing_parts
+from aibox.box.found import is_ours, standing_parts
 from aibox.box.good_units import sum_of
 from aibox.box.job import FAILURES, JobError, Progress, Spec, refusal_of, write_whole
 from aibox.box.probe import SERVER_STATE, health, process
@@ -52,6 +52,7 @@ def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
     "notes" for the person. Raises JobError, which says what failed, why, and what runs now.
     """
     service = Service(spec["unit"])
+    turning.unlocked(service)
     turning.settle(service)
     kept_for_ever(service, spec)
     good = last_good(service, spec)
@@ -106,15 +107,19 @@ def refusal_of_any(error: Exception) -> Refusal:
 def last_good(service: Service, spec: Spec) -> Spec | None:
     """What to go back to: the unit that passed last, or one that serves and was never asked.
 
-    A person's own that stands and is no such unit comes before older ones. None where it does not
-    serve, where that is the candidate itself, and where nothing of this name has ever served.
+    A person's own that stands and is no such unit comes before older ones, but for one that was
+    only written over ours, which serves still. None where it does not serve, where that is the
+    candidate itself, and where nothing of this name has ever served.
     """
     name = sum_of(spec["text"])
     passed = good_units.passed(service.name)
     newest = passed[0].sha256 if passed else None
     his = adoption.in_force(service)
     if his is not None and his["text"].strip() and his["sha256"] != newest:
-        return serving(service, spec, his["text"])
+        if adoption.has_run(service, his):
+            return serving(service, spec, his["text"])
+        if not ours_serves(service, spec, newest):
+            return None
     if newest == name:
         return None
     for entry in passed:
@@ -122,6 +127,12 @@ def last_good(service: Service, spec: Spec) -> Spec | None:
         if kept is not None:
             return {**kept, "how": entry.how}
     return serving(service, spec, service.text())
+
+
+def ours_serves(service: Service, spec: Spec, newest: str | None) -> bool:
+    """Whether what passed last is a unit of ours, and something answers: it, when no other ran."""
+    kept = good_units.kept(newest) if newest else None
+    return kept is not None and is_ours(kept["text"]) and served_now(service, spec)
 
 
 def serving(service: Service, spec: Spec, text: str | None) -> Spec | None:
@@ -151,15 +162,17 @@ def as_it_is(service: Service, spec: Spec, text: str) -> Spec:
     """What can be told of a unit that nobody has gated; its gate asks for health and model only."""
     found = service.properties()
     process_now = process(int(found["MainPID"] or 0), found["ExecMainStartTimestamp"])
-    running = process_now["command"] if process_now else []
     his = adoption.of_text(service, text)
+    ran = process_now is None or his is None or adoption.has_run(service, his)
+    running = process_now["command"] if process_now and ran else []
     texts = [text, *(his["drop_ins"].values() if his else ())]
     facts = switching.facts_of(started_by.command_of(running, texts))
     kept = {**spec, **facts, "text": text, "probe": None, "environment": {}, "head": None}
-    port = started_by.port_of(service.name, running, texts, usual=spec["port"])
+    unit = service.name if ran else None
+    port = started_by.port_of(unit, running, texts, usual=spec["port"])
     kept |= {"port": port, "flags": {}, "sources": {}}
     drafts = any(word.startswith("--speculative-config") for word in facts["command"])
-    model = gate.model_served(kept["port"]) if served_now(service, kept) else None
+    model = gate.model_served(kept["port"]) if ran and served_now(service, kept) else None
     return {**kept, "model": model, "speculative": drafts}
 
 
@@ -385,7 +398,7 @@ def remembered(spec: Spec, cause: Cause | None, said: list[str]) -> None:
 
 def started_again(service: Service) -> str:
     service.run("start", "--no-block", check=False)
-    return f"{service.name} is your own again and was started; it did not answer before either"
+    return f"{service.name} is your own again and was started; it was not known to answer before"
 
 
 def brought_back(service: Service, good: Spec | None, progress: Progress) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 from aibox.box import apt, brought, found, job, ours, probe, turning
 from aibox.box.job import JobError, Progress, Spec, write_whole
+from aibox.box.service import Service
 from aibox.decide import apt as read
 from aibox.decide import teardown as decide
 from aibox.decide.driver_sources import POWER_UNIT, REMOVABLE
@@ -43,6 +44,8 @@ def teardown(spec: Spec, progress: Progress) -> dict[str, Any]:
     progress.step("looking at what is ours")
     plan = planned(spec)
     in_use(plan)
+    for name in (*plan.stop, *plan.back):
+        turning.unlocked(Service(name))
     notes: list[str] = []
     for name, step in STEPS:
         progress.step(name)

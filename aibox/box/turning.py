@@ -30,7 +30,12 @@ def replace(service: Service, text: str) -> None:
     else:
         service.staged.replace(service.installed)
         synced(service.installed.parent)
-    for path in links_of(service.name):  # enabling it refuses links to another file
+    links_to_ours(service)
+
+
+def links_to_ours(service: Service) -> None:
+    """Enabling it refuses links to another file, and by an alias his server would start."""
+    for path in links_of(service.name):
         point(Path(path), str(service.installed))
 
 
@@ -47,13 +52,15 @@ def put_back(record: Record) -> None:
     adoption.keep(service)
     enable_as(service, record)
     going, ours = adoption.set_aside(service), service.installed_text()
+    if going and found.target_of(service.drop_ins) != record.get("folder_link"):
+        drop_ins_gone(service, going)
     if record["drop_ins"] and ours is not None and is_ours(ours):
         turn(service, record, ours, HIS)
     else:
         place(service, record, going)
-    for path in going.keys() - record["drop_ins"].keys():
-        Path(path).unlink()
-    remove_if_empty(service.drop_ins)
+    more = {path: going[path] for path in going.keys() - record["drop_ins"].keys()}
+    if not service.drop_ins.is_symlink():
+        drop_ins_gone(service, more)
     service.reload()
 
 
@@ -77,14 +84,31 @@ def checked(record: Record) -> None:
         )
 
 
+def unlocked(service: Service) -> None:
+    """Asked before anything stops. Raises JobError."""
+    locked = found.locked_in(service.name)
+    if locked is not None:
+        raise JobError(
+            f"{locked} can't be changed, not even by root",
+            f"files of {service.name} that another unit can take the place of",
+            f"is it immutable? `lsattr -d {locked}` shows an i then: `sudo chattr -i {locked}`, "
+            "then run this again; nothing was changed",
+        )
+
+
 def enable_as(service: Service, record: Record) -> None:
-    """First of all: once his text stands, everything of his does but for what follows from it."""
-    for path in links_of(service.name):
-        if path not in record["links"]:
+    """First of all: once his text stands, everything of his does but for what follows from it.
+
+    Another name that leads elsewhere by now stays, and so does one that was given since.
+    """
+    now = links_of(service.name)
+    for path in now.keys() - record["links"].keys():
+        if Path(path).parent != service.installed.parent:
             Path(path).unlink()
     for path, target in record["links"].items():
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        point(Path(path), target)
+        if path in now or not os.path.lexists(path):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            point(Path(path), target)
 
 
 def turn(service: Service, record: Record, ours: str, to: str) -> None:
@@ -112,7 +136,12 @@ def turn(service: Service, record: Record, ours: str, to: str) -> None:
 
 def is_free(path: str, text: str) -> bool:
     """Whether a drop-in may come or go: nothing is there, or it itself."""
-    return not os.path.lexists(path) or text_in(Path(path)) == text
+    return not os.path.lexists(path) or is_itself(path, text)
+
+
+def is_itself(path: str, text: str) -> bool:
+    """Whether a drop-in stands as it was kept; a link to nothing has an empty text."""
+    return os.path.lexists(path) and (text_in(Path(path)) or "") == text
 
 
 def lay(folder: Path, files: Mapping[str, str], his: Record | None = None) -> None:
@@ -155,10 +184,8 @@ def end(service: Service, record: Record, folder: Path) -> None:
     names = [path.name for path in (folder / OUR).iterdir() if path.name != service.name]
     if str((folder / "now").readlink()) == OUR:
         write_whole(service.installed, text_in(folder / OUR / service.name) or "")
-        for path, text in record["drop_ins"].items():
-            if text_in(Path(path)) == text:  # another was laid there since
-                Path(path).unlink()
-        remove_if_empty(service.drop_ins)
+        drop_ins_gone(service, record["drop_ins"])
+        links_to_ours(service)
     else:
         place(service, record)
     synced(service.installed.parent)
@@ -168,9 +195,26 @@ def end(service: Service, record: Record, folder: Path) -> None:
             synced(link.parent)
 
 
+def drop_ins_gone(service: Service, drop_ins: Mapping[str, str]) -> None:
+    """His drop-ins, but for those that were laid there since. Where their folder is a link, that
+    goes alone: what it leads to is his, and stays."""
+    if service.drop_ins.is_symlink():
+        service.drop_ins.unlink()
+        return
+    for path, text in drop_ins.items():
+        if is_itself(path, text):
+            Path(path).unlink()
+    remove_if_empty(service.drop_ins)
+
+
 def place(service: Service, record: Record, going: Collection[str] = ()) -> None:
     """His files where they were, the drop-ins first. going: those of his that may be replaced."""
+    folder_link, free = record.get("folder_link"), not os.path.lexists(service.drop_ins)
+    if folder_link is not None and free:
+        point(service.drop_ins, folder_link)
     for path, text in record["drop_ins"].items():
+        if service.drop_ins.is_symlink():  # his files lie behind it, as he left them
+            break
         if is_free(path, text) or path in going:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             write_as(Path(path), text, record["files"][path])

@@ -47,9 +47,7 @@ def changes(theirs: Server, ours: Ours) -> list[str]:
     other = _other_settings(theirs)
     if other:
         rows.append(f"lines of the unit that go: {', '.join(other)}")
-    if theirs.drop_ins:
-        names = ", ".join(PurePosixPath(path).name for path in sorted(theirs.drop_ins))
-        rows.append(f"drop-ins set aside: {names}")
+    rows += _of_drop_ins(theirs)
     stem = ours.unit.removesuffix(".service")
     sandbox = "sandbox: no home folders, no new rights, no device but the card's; it writes to"
     return [*rows, f"{sandbox} /var/lib/{stem} and /var/cache/{stem} only"]
@@ -86,6 +84,16 @@ def stays(theirs: Server, ours: Ours) -> list[str]:
 
 _KNOWN = {"ExecStart", "Environment", "User", "Group", "Type", "Restart", "RestartSec"}
 _OURS_TOO = {"WorkingDirectory", "LimitNOFILE", "TimeoutStartSec", "TimeoutStopSec", "KillMode"}
+
+
+def _of_drop_ins(theirs: Server) -> list[str]:
+    """Those of /etc/systemd/system go with their unit; what lies elsewhere is not its alone."""
+    folder = PurePosixPath("/etc/systemd/system", f"{theirs.unit}.d")
+    paths = [PurePosixPath(path) for path in sorted(theirs.drop_ins)]
+    going = ", ".join(path.name for path in paths if path.parent == folder)
+    staying = ", ".join(str(path) for path in paths if path.parent != folder)
+    rows = [f"drop-ins set aside: {going}"] if going else []
+    return rows + ([f"drop-ins that stay, and change ours too: {staying}"] if staying else [])
 
 
 def _other_settings(theirs: Server) -> list[str]:

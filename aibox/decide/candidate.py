@@ -114,6 +114,8 @@ def warnings(evidence: Evidence, spec: Spec) -> list[str]:
         rows.append("not judged: max-model-len, because the model's own figures are overridden")
     for path, changed in added(evidence, spec).items():
         rows.append(f"{path} adds {', '.join(changed)} to the server's environment")
+    for path, keys in changed_beside(evidence).items():
+        rows.append(f"{path} stays and changes {', '.join(keys)} of the unit")
     return rows
 
 
@@ -447,6 +449,17 @@ def added(evidence: Evidence, spec: Spec) -> dict[str, list[str]]:
                 names = [name for name, _ in assignments(value) if name not in ours]
                 found.setdefault(str(path), []).extend(names)
     return {path: names for path, names in found.items() if names}
+
+
+def changed_beside(evidence: Evidence) -> dict[str, list[str]]:
+    """{path: settings} that a drop-in changes, and that are neither refused nor environment."""
+    told = {*REPLACED, *READ_FROM, "Environment"}
+    found = {
+        str(path): dict.fromkeys(key for key, _ in settings_in(str(text)) if key not in told)
+        for path, text in evidence.drop_ins.items()
+        if not str(text).startswith(OURS)
+    }
+    return {path: list(keys) for path, keys in found.items() if keys}
 
 
 def settings_in(text: str) -> list[tuple[str, str]]:

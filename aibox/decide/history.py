@@ -14,7 +14,8 @@ from aibox.decide.unit import flag_changes
 HISTORY = "`sudo /opt/aibox/current/bin/aibox status --history` on the box"
 DEPLOY = "run the deploy: pyinfra inventory deploy.py"
 HIS = "found"  # by this name a person's own unit is meant, whatever the history still holds
-TO_HIS = f"to your own unit: pyinfra inventory tasks/rollback.py --data to={HIS}"
+TO = "pyinfra inventory tasks/rollback.py --data to="
+TO_HIS = f"to your own unit: {TO}{HIS}"
 MOST = 10
 BY_DEPLOY, BY_ROLLBACK, AS_FOUND = "deploy", "rollback", "found"
 
@@ -117,16 +118,18 @@ def chosen(
     *,
     serves: bool = True,
     found: Passed | None = None,
+    kept: Sequence[Passed] = (),
 ) -> Passed | Refusal:
     """What a rollback goes to: the one that a person names, or what served before the current.
 
     serves: whether the current unit, by its sum, is the last good one and answers. Where it is not
     or does not, the last good one is what served before. found: a person's own unit as a
-    deploy met it last, which is always there to go back to.
+    deploy met it last, which is always there to go back to. kept: that and older ones of theirs,
+    each to be named by its sum.
     """
     if name == HIS:
         return his_own(found, there)
-    if not history:
+    if not history and not kept:
         return Refusal("nothing has passed its gate on this box", "a box that has served", DEPLOY)
     if name is None:
         older = to_go_back_to(history, there, current if serves else None)
@@ -135,7 +138,7 @@ def chosen(
             "an older unit to go back to",
             f"look at {HISTORY}; change the card and deploy" + (f"; {TO_HIS}" if found else ""),
         )
-    meant = named(history, name)
+    meant = named(history, name, kept)
     if len(meant) != 1:
         what = "several units" if meant else "no unit"
         remedy = f"look at {HISTORY}: its first column, or enough of its second"
@@ -161,11 +164,12 @@ def his_own(found: Passed | None, there: Collection[str]) -> Passed | Refusal:
     return found
 
 
-def named(history: Sequence[Passed], name: str) -> list[Passed]:
+def named(history: Sequence[Passed], name: str, kept: Sequence[Passed] = ()) -> list[Passed]:
     """The units that a person means: a number of `aibox status --history`, or how a sum begins."""
     if name.isdigit() and 1 <= int(name) <= len(history):
         return [history[int(name) - 1]]
-    found = {entry.sha256: entry for entry in reversed(history) if entry.sha256.startswith(name)}
+    every = reversed([*history, *kept])
+    found = {entry.sha256: entry for entry in every if entry.sha256.startswith(name)}
     return list(found.values()) if len(name) >= 4 else []
 
 

@@ -12,6 +12,7 @@ from aibox.decide.history import (
     AS_FOUND,
     BY_DEPLOY,
     BY_ROLLBACK,
+    TO,
     TO_HIS,
     Passed,
     changes,
@@ -242,6 +243,7 @@ def history_rows(
         gone = missing(entry, there)
         lines += [f"      can't come back: {' and '.join(gone)}"] if gone else []
     for number, one in enumerate(found):
-        way = f"of {moment(one.when)}, older: {STATE_FOLDER}/server/units/{one.sha256}.service"
+        file = f"{STATE_FOLDER}/server/units/{one.sha256}.service"
+        way = f"of {moment(one.when)}, older: {TO}{one.sha256[:12]} ({file})"
         lines.append(f" -  {one.sha256[:12]}  kept for ever; {way if number else TO_HIS}")
     return lines

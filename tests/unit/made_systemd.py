@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from aibox.box import adoption
@@ -42,6 +43,13 @@ class Systemd:
         record = adoption.keep(self.service)
         assert record is not None
         return record
+
+    def starts(self, seconds: float) -> None:
+        """A process of the unit is up that began so long after now, or before it."""
+        began = datetime.now(UTC) + timedelta(seconds=seconds)
+        stamp = began.strftime("%a %Y-%m-%d %H:%M:%S.%f UTC")
+        self.shown |= {"MainPID": str(os.getpid()), "ExecMainStartTimestamp": stamp}
+        self.shown["ActiveState"] = "active"
 
     def boots(self) -> tuple[str | None, dict[str, str]]:
         """(the unit's text, {name: text} of drop-ins that are not empty), /run being empty."""

@@ -247,12 +247,19 @@ def test_flags_stand_line_by_line_what_changes_first() -> None:
     assert rows[-1].startswith("sandbox: ")
 
 
+DROP_INS = [
+    "/etc/systemd/system/vllm-coder.service.d/90-mine.conf",
+    "/usr/local/lib/systemd/system/vllm-coder.service.d/80-nice.conf",
+]
+
+
 def test_the_rest_of_the_unit_is_named() -> None:
     text = "[Service]\nEnvironment=HF_HOME=/data PATH=/x\nExecStartPre=/bin/true\nNice=5\n"
-    rows = changes(found(NAMED, text=text, drop_ins={"/etc/x.d/90-mine.conf": "[Service]\n"}))
+    rows = changes(found(NAMED, text=text, drop_ins=dict.fromkeys(DROP_INS, "[Service]\n")))
     assert any(row.startswith("no longer set: HF_HOME (") for row in rows)
     assert "lines of the unit that go: ExecStartPre, Nice" in rows
     assert "drop-ins set aside: 90-mine.conf" in rows
+    assert f"drop-ins that stay, and change ours too: {DROP_INS[1]}" in rows
 
 
 def test_very_many_flags_are_cut() -> None:

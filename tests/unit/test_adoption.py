@@ -16,6 +16,7 @@ from aibox.box.service import Service
 from tests.unit.made_systemd import DROP_INS, HIS, OURS, UNIT, Systemd, write
 from tests.unit.passed import passed
 
+MINE = "[Service]\nNice=19\n"
 LATIN = "# f\udcfcr den Rechner\r\n[Service]\r\n"  # as read: a byte that is no UTF-8, DOS's lines
 
 
@@ -277,10 +278,175 @@ def test_an_odd_record_is_refused_before_anything_is_written(
     assert not Path(path).exists() or path == "/etc/passwd"
 
 
+# --- links ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_another_name_of_his_unit_leads_to_ours_and_comes_back(
+    systemd: Systemd, linked: bool
+) -> None:
+    """Alias=: of a linked unit it would start his server beside ours."""
+    file = systemd.root / "home" / UNIT if linked else systemd.etc / UNIT
+    write(file, HIS)
+    if linked:
+        (systemd.etc / UNIT).symlink_to(file)
+    alias, other = systemd.etc / "llm.service", systemd.etc / "other.service"
+    alias.symlink_to(file)
+    other.symlink_to("/dev/null")  # masked, and none of his
+    record = adoption.keep(systemd.service)
+    assert record is not None
+    assert record["links"] == {str(alias): str(file)}
+    accept(systemd)
+    assert str(alias.readlink()) == str(systemd.etc / UNIT)
+    assert alias.read_text() == OURS
+    turning.put_back(record)
+    assert (str(alias.readlink()), alias.read_text()) == (str(file), HIS)
+    assert str(other.readlink()) == "/dev/null"
+    assert file.read_text() == HIS
+
+
+def test_a_cut_between_his_unit_and_its_other_name_is_made_good(
+    systemd: Systemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, alias = systemd.root / "home" / UNIT, systemd.etc / "llm.service"
+    write(file, HIS)
+    (systemd.etc / UNIT).symlink_to(file)
+    alias.symlink_to(file)
+    write(systemd.etc / f"{UNIT}.d/10-mine.conf", MINE)
+    adoption.keep(systemd.service)
+    write(systemd.service.staged, OURS)
+    with monkeypatch.context() as cut:
+        cut.setattr(turning, "settle", lambda _service: None)
+        cut.setattr(turning, "links_to_ours", lambda _service: None)
+        turning.replace(systemd.service, OURS)
+    turning.settle(systemd.service)
+    assert alias.read_text() == OURS
+
+
+def test_a_name_that_leads_elsewhere_by_now_or_was_given_since_stays(systemd: Systemd) -> None:
+    alias, newer = systemd.etc / "llm.service", systemd.etc / "qwen.service"
+    alias.symlink_to(systemd.etc / UNIT)
+    record = systemd.lay()
+    accept(systemd)
+    alias.unlink()
+    write(alias, "[Service]\nExecStart=/bin/true\n")
+    newer.symlink_to(systemd.etc / UNIT)
+    turning.put_back(record)
+    assert not alias.is_symlink()
+    assert newer.read_text() == HIS
+
+
+def test_links_to_a_unit_of_its_own_are_no_names_of_this_one(systemd: Systemd) -> None:
+    """vllm-coder is the other name there, of qwen."""
+    write(systemd.etc / "qwen.service", HIS)
+    for name in (UNIT, "third.service"):
+        (systemd.etc / name).symlink_to(systemd.etc / "qwen.service")
+    assert found.links_of(UNIT) == {}
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_link_to_a_folder_of_drop_ins_goes_and_comes_back_and_his_files_stay(
+    systemd: Systemd, anew: bool
+) -> None:
+    his, folder = systemd.root / "home/drop-ins", systemd.etc / f"{UNIT}.d"
+    for name, content in DROP_INS.items():
+        write(his / name, content)
+    folder.symlink_to(his)
+    record = systemd.lay(drop_ins={})
+    assert record["folder_link"] == str(his)
+    accept(systemd)
+    assert systemd.boots() == (OURS, {})
+    assert not os.path.lexists(folder)
+    assert {path.name: path.read_text() for path in his.iterdir()} == DROP_INS
+    if anew:  # a folder of somebody's over ours is the newer one
+        write(folder / "10-mine.conf", MINE)
+    turning.put_back(record)
+    assert folder.is_symlink() is not anew
+    more = {"10-mine.conf": MINE} if anew else {}
+    assert systemd.boots() == (HIS, {**DROP_INS, **more})
+    assert {path.name: path.read_text() for path in his.iterdir()} == DROP_INS
+    assert systemd.is_clean()
+
+
+@pytest.mark.parametrize("link_first", [False, True])
+def test_a_folder_and_a_link_to_one_take_each_others_place(
+    systemd: Systemd, link_first: bool
+) -> None:
+    """His unit as it was kept first comes in the place of his newer one."""
+    home, folder = systemd.root / "home/drop-ins", systemd.etc / f"{UNIT}.d"
+    write(home / "10-mine.conf", MINE)
+
+    def lay(linked: bool) -> None:
+        if linked:
+            for path in folder.glob("*"):
+                path.unlink()
+            folder.rmdir()
+            folder.symlink_to(home)
+        else:
+            folder.unlink(missing_ok=True)
+            write(folder / "20-more.conf", "[Service]\nNice=2\n")
+
+    folder.mkdir() if link_first else None
+    lay(link_first)
+    first = systemd.lay(drop_ins={})
+    now = systemd.boots()
+    lay(not link_first)
+    turning.put_back(first)
+    assert folder.is_symlink() is link_first
+    assert systemd.boots() == now
+    assert (home / "10-mine.conf").read_text() == MINE
+    assert [path.name for path in home.iterdir()] == ["10-mine.conf"]
+
+
+def test_a_drop_in_that_is_a_link_to_nothing_goes_and_comes_back(systemd: Systemd) -> None:
+    """While it is there systemd refuses to enable ours."""
+    dangling = systemd.etc / f"{UNIT}.d/92-dangling.conf"
+    dangling.parent.mkdir()
+    dangling.symlink_to("/home/me/gone.conf")
+    record = systemd.lay()
+    adoption.lay_beside(systemd.service, OURS)
+    assert (systemd.run / f"{UNIT}.d/92-dangling.conf").read_text() == ""
+    accept(systemd)
+    assert systemd.boots() == (OURS, {})
+    assert not os.path.lexists(dangling.parent)
+    turning.put_back(record)
+    assert str(dangling.readlink()) == "/home/me/gone.conf"
+    assert systemd.boots() == (HIS, DROP_INS)
+    assert systemd.is_clean()
+
+
+# --- what can't be changed -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", [UNIT, f"{UNIT}.d", f"{UNIT}.d/10-mine.conf", "."])
+def test_what_is_immutable_is_named_before_anything_stops(
+    systemd: Systemd, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    systemd.lay()
+    turning.unlocked(systemd.service)
+    locked = systemd.etc / what
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != locked)
+    with pytest.raises(JobError) as refused:
+        turning.unlocked(systemd.service)
+    assert refused.value.refusal.found == f"{locked} can't be changed, not even by root"
+    assert f"lsattr -d {locked}" in refused.value.refusal.remedy
+
+
+def test_what_a_link_of_his_leads_to_may_be_immutable(
+    systemd: Systemd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not written to."""
+    write(systemd.root / "home" / UNIT, HIS)
+    write(systemd.root / "home/drop-ins/a.conf", MINE)
+    (systemd.etc / UNIT).symlink_to(systemd.root / "home" / UNIT)
+    (systemd.etc / f"{UNIT}.d").symlink_to(systemd.root / "home/drop-ins")
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) == systemd.etc)
+    turning.unlocked(systemd.service)
+
+
 # --- what he has changed since -------------------------------------------------------------------
 
 EDITED = HIS + "Environment=MINE=1\n"
-MINE = "[Service]\nNice=19\n"
 
 
 def undone_and_edited(systemd: Systemd) -> Record:

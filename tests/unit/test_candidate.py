@@ -414,6 +414,13 @@ def test_the_reference_has_no_warning() -> None:
     assert warnings(GOOD, SPEC) == []
 
 
+def test_what_a_drop_in_that_stays_changes_is_told() -> None:
+    """It is not refused, and not silent."""
+    evidence = drop_in("[Service]\nNice=5\nCPUWeight=10\nNice=6\n")
+    assert list(refusals(evidence, SPEC)) == []
+    assert warnings(evidence, SPEC) == [f"{DROP_IN} stays and changes Nice, CPUWeight of the unit"]
+
+
 CONTEXTS: list[tuple[dict[str, Any], float | None]] = [
     ({}, None),
     ({"max_position_embeddings": 4096}, 4096),

@@ -135,6 +135,16 @@ def test_a_persons_own_unit_is_gone_back_to_by_its_name_for_ever() -> None:
     assert chosen([], there, None, "found", found=HIS) == HIS  # it never served, and is kept
 
 
+def test_an_older_unit_of_theirs_is_gone_back_to_by_its_sum() -> None:
+    older = passed("e", how=history.AS_FOUND)
+    there = THERE | {older.release, older.sha256, HIS.release, HIS.sha256}
+    for entries in ([C, B, A], []):
+        assert chosen(entries, there, None, "e" * 12, found=HIS, kept=[HIS, older]) == older
+    assert isinstance(chosen([C, B, A], there, None, "4", found=HIS, kept=[HIS]), Refusal)
+    gone = chosen([], there - {older.sha256}, None, "e" * 12, found=HIS, kept=[HIS, older])
+    assert isinstance(gone, Refusal)
+
+
 @pytest.mark.parametrize(
     ("found", "words"),
     [(None, "no unit of your own was found"), (HIS, "your own unit: its release is gone and")],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -67,6 +68,7 @@ def test_it_is_what_passed_last(undone: Systemd) -> None:
 @pytest.mark.parametrize("candidate", [NEXT, OURS])
 def test_a_unit_that_he_edited_and_that_serves_comes_first(undone: Systemd, candidate: str) -> None:
     write(undone.etc / UNIT, EDITED)
+    undone.starts(1)
     good = last_good(undone, candidate)
     assert good is not None
     assert (good["text"], good["how"], good["model"]) == (EDITED, "found", "his-model")
@@ -78,9 +80,46 @@ def test_a_unit_that_he_edited_and_that_serves_comes_first(undone: Systemd, cand
 def test_also_where_ours_passed_last_and_he_wrote_his_own_over_it(undone: Systemd) -> None:
     has_passed(OURS)
     write(undone.etc / UNIT, EDITED)
+    undone.starts(1)
     good = last_good(undone, OURS)
     assert good is not None
     assert good["text"] == EDITED
+
+
+def test_one_that_he_wrote_over_ours_and_never_started_is_kept_and_has_not_passed(
+    undone: Systemd,
+) -> None:
+    has_passed(OURS)
+    other = EDITED.replace("/srv/w", "/srv/mine --port 8009")
+    undone.starts(-60)
+    write(undone.etc / UNIT, other)
+    good = last_good(undone, NEXT)
+    assert good is not None
+    assert good["text"] == OURS  # which serves
+    assert sum_of(other) not in [one.sha256 for one in good_units.passed()]
+    assert good_units.found_units(UNIT)[0].sha256 == sum_of(other)
+    kept = good_units.kept(sum_of(other))
+    assert kept is not None
+    assert (kept["weights"], kept["port"], kept["model"]) == ("/srv/mine", 8009, None)
+
+
+@pytest.mark.parametrize("unread", [False, True])
+def test_an_edit_that_no_start_has_read_has_not_passed(undone: Systemd, unread: bool) -> None:
+    """What serves is an older text of his: his unit stays as it stands, and is started again."""
+    write(undone.etc / UNIT, EDITED)
+    undone.starts(1 if unread else -60)
+    undone.shown["NeedDaemonReload"] = "yes" if unread else "no"
+    assert last_good(undone, NEXT) is None
+    assert good_units.passed()[0].sha256 == sum_of(HIS)
+    assert switch.runs_his(undone.service)
+
+
+def test_an_old_file_that_was_moved_there_has_not_run(undone: Systemd) -> None:
+    undone.starts(-60)
+    write(undone.root / "home/old", EDITED)
+    os.utime(undone.root / "home/old", (1, 1))
+    (undone.root / "home/old").replace(undone.etc / UNIT)
+    assert last_good(undone, NEXT) is None
 
 
 @pytest.mark.parametrize(("candidate", "now"), [(NEXT, False), (EDITED, True)])

@@ -99,7 +99,8 @@ def test_the_history_names_each_unit_of_his_own_that_is_kept() -> None:
         f" -  {'d' * 12}  kept for ever; to your own unit: "
         "pyinfra inventory tasks/rollback.py --data to=found",
         f" -  {'c' * 12}  kept for ever; of 1970-01-01 00:00:00 UTC, older: "
-        f"/var/lib/aibox/server/units/{'c' * 64}.service",
+        f"pyinfra inventory tasks/rollback.py --data to={'c' * 12} "
+        f"(/var/lib/aibox/server/units/{'c' * 64}.service)",
     ]
 
 
