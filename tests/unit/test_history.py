@@ -104,7 +104,7 @@ def test_changes_in_words() -> None:
         "vLLM 0.31.0-aaaaaaaa -> vLLM 0.32.0-bbbbbbbb",
         f"weights {'c' * 12} -> {'d' * 12}",
         "--seed 7 -> --seed 8",
-        "nothing -> --x",
+        "+ --x",
     ]
     assert changes(B, B) == []
 
