@@ -9,6 +9,7 @@ from aibox.decide import launch
 from aibox.decide.consequences import as_python
 from aibox.decide.discovery import Kept, Ours, Server
 from aibox.decide.fault_about import SITE
+from aibox.decide.plan import cut
 from aibox.decide.secrecy import HIDDEN, words_without_secrets
 from aibox.decide.standing import moment
 from aibox.decide.start_limits import unit_limits
@@ -35,7 +36,7 @@ def changes(theirs: Server, ours: Ours) -> list[str]:
     older = start.without(*TOLD_THERE) if start else []
     own = [word for words in OWN_FLAGS for word in words]
     newer = [*own, *launch.launch(ours.flags).without(*TOLD_THERE)]
-    rows = cut(flag_changes(words_without_secrets(older), newer)) or ["no flag"]
+    rows = cut(flag_changes(words_without_secrets(older), newer), MOST_CHANGES) or ["no flag"]
     if theirs.user and theirs.user != ours.user:
         rows.append(f"user {theirs.user} -> {ours.user}")
     rows += _lost_variables(theirs, ours)
@@ -46,12 +47,6 @@ def changes(theirs: Server, ours: Ours) -> list[str]:
     stem = ours.unit.removesuffix(".service")
     sandbox = "sandbox: no home folders, no new rights, no device but the card's; it writes to"
     return [*rows, f"{sandbox} /var/lib/{stem} and /var/cache/{stem} only"]
-
-
-def cut(rows: Sequence[str], most: int = MOST_CHANGES, see: str = "") -> list[str]:
-    """Rows of a screen: so many of them, and how many more there are. see: where those stand."""
-    more = len(rows) - most
-    return [*rows[:most], *([f"and {more} more{see}"] if more > 0 else [])]
 
 
 def _lost_variables(theirs: Server, ours: Ours) -> list[str]:
