@@ -29,11 +29,14 @@ class Consequence:
     flags: Mapping[str, Any] = field(default_factory=dict)
     known: str | None = None
 
+    def __str__(self) -> str:
+        """With the flags in front, as the line that keeps them has them."""
+        return ": ".join([*([", ".join(self.flags)] if self.flags else []), self.what])
+
     @property
     def below(self) -> list[str]:
-        """What stands below it: the way to keep it, then what is known against that."""
-        kept = [f"{as_python(self.flags)[1:-1]} in serve keeps it"] if self.flags else []
-        return [*kept, *([self.keep] if self.keep else []), *([self.known] if self.known else [])]
+        """What stands below it: the way to keep it, or what is known against keeping it."""
+        return [text for text in (self.keep, self.known) if text]
 
 
 def consequences(theirs: Server, start: Launch, ours: Ours, found: Discovered) -> list[Consequence]:
@@ -208,7 +211,7 @@ def _no_prefix_cache(start: Launch, ours: Ours) -> Consequence | None:
     return Consequence(
         "what prompts have in common is read anew for each: there is no prefix cache",
         flags={name: True},
-        known=issue and f"but a known issue of this vLLM: {issue}",
+        known=issue and f"but a known issue of this vLLM: {issue.partition(':')[0]}",
     )
 
 
@@ -218,7 +221,7 @@ def _graphs(start: Launch, ours: Ours) -> Consequence | None:
     if theirs == mine:
         return None
     if mine:
-        what = "answers come slower: nothing is compiled, and no CUDA graph is captured"
+        what = "answers come slower: nothing is compiled or captured as graphs"
         return Consequence(what, flags={name: None})
     what = "it compiles and captures CUDA graphs: starts take longer, answers come faster"
     return Consequence(what, flags={name: True})
@@ -231,7 +234,7 @@ def _memory(start: Launch, ours: Ours) -> Consequence | None:
     mine = _share(launch.launch(ours.flags).value(name)) or UTILIZATION
     if theirs is None or theirs == mine:
         return None
-    less = "fewer and shorter prompts have room at the same time"
+    less = "fewer prompts fit at the same time"
     effect = less if mine < theirs else "what else is on the card has less"
     return Consequence(
         f"it takes {mine:g} of the card's memory, not {theirs:g}: {effect}", flags={name: theirs}

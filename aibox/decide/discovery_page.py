@@ -52,7 +52,7 @@ def page(
     rows += labelled("changes", adopting.changes(theirs, ours))
     met = consequences.consequences(theirs, theirs.launch, ours, found)
     for one in met:
-        rows += [("mind", one.what), *(("", f"  {words}") for words in one.below)]
+        rows += [("mind", str(one)), *(("", f"  {words}") for words in one.below)]
     rows += labelled("keep", consequences.one_line(met, ours))
     return rows + labelled("stays", adopting.stays(theirs, ours, kept))
 

@@ -66,7 +66,8 @@ class Estimate:
             parts.append(f"{self.requests:.2f} requests at full context")
         if self.mamba_blocks is not None:
             parts.append(f"{self.mamba_blocks} blocks")
-        return f"about {', '.join(parts)} at {self.utilization:g} (an estimate)"
+        other = f"with gpu-memory-utilization {self.utilization:g} instead"
+        return f"{other}: about {', '.join(parts)} (an estimate)"
 
 
 # As vLLM 0.31.0 prints them (v1/worker/gpu_worker.py, gpu/model_runner.py, kv_cache_utils.py,
@@ -142,8 +143,17 @@ def of_record(record: Mapping[str, Any] | None) -> Account:
     return Account(**numbers)
 
 
-def rows(found: Account, card_bytes: int | None, flags: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(name, words) of what is known, for a screen; empty where nothing is."""
+def rows(
+    found: Account, card_bytes: int | None, flags: Mapping[str, Any], *, serves: bool
+) -> list[tuple[str, str]]:
+    """(name, words) of what is known, for a screen; empty where nothing is. serves: whether this
+    start came to serve: what can't be then is not told as a fact."""
+    if serves and is_contradicted(found, flags):
+        room = f"{found.kv_cache:.2f} GiB" if found.kv_cache is not None else "not told"
+        of_them = f", {found.mamba_blocks} blocks" if found.mamba_blocks is not None else ""
+        return [
+            ("KV cache", f"{room}{of_them}: these figures do not agree with a server that serves")
+        ]
     card = found.card or (card_bytes / GIB if card_bytes else None)
     used = found.utilization or _float(flags.get("gpu-memory-utilization"))
     shown: list[tuple[str, str | None]] = [
@@ -154,9 +164,16 @@ def rows(found: Account, card_bytes: int | None, flags: Mapping[str, Any]) -> li
         ("KV cache", _kv_cache(found)),
         ("requests", _requests(found)),
         ("sequences", _sequences(found, flags)),
-        ("another", _another(found, card_bytes, used)),
+        ("estimate", _another(found, card_bytes, used)),
     ]
     return [(name, words) for name, words in shown if words is not None]
+
+
+def is_contradicted(found: Account, flags: Mapping[str, Any]) -> bool:
+    """Whether nothing could serve with these figures: no room, or fewer blocks than sequences."""
+    wanted = flags.get("max-num-seqs")
+    too_few = isinstance(wanted, int) and (found.mamba_blocks or wanted) < wanted
+    return too_few or (found.kv_cache is not None and found.kv_cache <= 0)
 
 
 def _float(value: object) -> float | None:

@@ -80,7 +80,10 @@ def consequences_of(box: Discovered, ours: Ours = OURS) -> list[consequences.Con
 
 
 def met(box: Discovered) -> list[tuple[str, str]]:
-    return [(one.what, "\n".join(one.below)) for one in consequences_of(box)]
+    return [
+        (one.what, "\n".join([consequences.as_python(one.flags), *one.below]))
+        for one in consequences_of(box)
+    ]
 
 
 def test_a_unit_like_ours_has_no_consequences() -> None:
@@ -101,7 +104,7 @@ NAMED = "--served-model-name qwen3.8-27b --host localhost"
         (
             found("--host localhost --served-model-name coder gpt"),
             'clients ask for the model "coder", "gpt"; it will be called "qwen3.8-27b"',
-            '"served-model-name": ["qwen3.8-27b", "coder", "gpt"] in serve keeps it',
+            '{"served-model-name": ["qwen3.8-27b", "coder", "gpt"]}',
         ),
         (
             found("--host localhost", model="Qwen/Qwen3.8-27B"),
@@ -140,22 +143,22 @@ NAMED = "--served-model-name qwen3.8-27b --host localhost"
         (
             found(f"{NAMED} --max-model-len 300000"),
             "prompts of more than 262144 tokens are refused; up to 300000 they were not",
-            '"max-model-len": 300000 in serve keeps it',
+            '{"max-model-len": 300000}',
         ),
         (
             found(f"{NAMED} --max-num-seqs 512"),
             "of more than 480 requests at the same time the rest waits; up to 512 ran together",
-            '"max-num-seqs": 512 in serve keeps it\nbut each sequence takes memory',
+            '{"max-num-seqs": 512}\nbut each sequence takes memory',
         ),
         (
             found(f"{NAMED} --enable-lora --lora-modules a=/x b=/y"),
             "its LoRA adapters are not served",
-            '"enable-lora": True, "lora-modules": ["a=/x", "b=/y"] in serve keeps it',
+            '{"enable-lora": True, "lora-modules": ["a=/x", "b=/y"]}',
         ),
         (
             found(f"{NAMED} -q fp8"),
             "it quantises the weights as it loads them (fp8)",
-            '"quantization": "fp8" in serve keeps it',
+            '{"quantization": "fp8"}',
         ),
         (
             found(f"{NAMED} -tp 2"),
@@ -203,20 +206,21 @@ def test_a_prefix_cache_that_goes_is_a_consequence_with_what_is_known_of_it() ->
     box = found(f"{NAMED} --enable-prefix-caching")
     [one] = consequences_of(box, WITHOUT_CACHE)
     assert "there is no prefix cache" in one.what
-    assert one.below == ['"enable-prefix-caching": True in serve keeps it']
-    known = replace(WITHOUT_CACHE, issues={"enable-prefix-caching": "answers may come out empty."})
+    assert str(one).startswith("enable-prefix-caching: what prompts have in common")
+    assert (one.flags, one.below) == ({"enable-prefix-caching": True}, [])
+    known = replace(WITHOUT_CACHE, issues={"enable-prefix-caching": "a class of bugs: answers …"})
     [one] = consequences_of(box, known)
-    assert one.below[1] == "but a known issue of this vLLM: answers may come out empty."
+    assert one.below == ["but a known issue of this vLLM: a class of bugs"]
     assert consequences_of(box, replace(OURS, flags=())) == []  # on by default
 
 
 def test_more_sequences_than_the_card_knows_to_work_come_with_what_it_knows() -> None:
     known = replace(OURS, limits={"max-num-seqs": Limit(most=480, why="512 failed at start")})
     [one] = consequences_of(found(f"{NAMED} --max-num-seqs 512"), known)
-    assert one.below[1] == "but group_data/models/qwen3.8-27b.yml knows: 512 failed at start"
+    assert one.below[0] == "but group_data/models/qwen3.8-27b.yml knows: 512 failed at start"
     lower = replace(known, flags=("--max-num-seqs", "4"))
     [one] = consequences_of(found(f"{NAMED} --max-num-seqs 480"), lower)
-    assert one.below[1].startswith("but each sequence takes memory")
+    assert one.below[0].startswith("but each sequence takes memory")
 
 
 @pytest.mark.parametrize(
@@ -227,7 +231,7 @@ def test_more_sequences_than_the_card_knows_to_work_come_with_what_it_knows() ->
         (
             "--gpu-memory-utilization 0.87",
             "--gpu-memory-utilization 0.15",
-            "it takes 0.15 of the card's memory, not 0.87: fewer and shorter prompts",
+            "it takes 0.15 of the card's memory, not 0.87: fewer prompts fit",
             {"gpu-memory-utilization": 0.87},
         ),
         (
