@@ -11,6 +11,7 @@ SOURCES := aibox tasks tests deploy.py config.py inventory group_data
 .PHONY: env rehearsal rehearsal-down test test-unit test-long lint lock lock-model clean
 
 env: $(VENV)/complete
+	@$(if $(filter-out env,$(MAKECMDGOALS)),:,echo 'now: `. $(VENV)/bin/activate`, then `pyinfra inventory deploy.py --dry`')
 
 # The machine's own pip fills a venv without one; where there is no pip, the venv brings its own.
 $(VENV)/complete: $(LOCKS)/control.txt

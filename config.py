@@ -2,7 +2,7 @@
 
 from pyinfra import config
 
-from tasks import call_order, exit_codes, fact_pipelining
+from tasks import call_order, exit_codes, fact_pipelining, settings_files
 
 config.REQUIRE_PYINFRA_VERSION = "==3.10.0"
 config.SUDO = True
@@ -10,3 +10,4 @@ config.SUDO = True
 call_order.quick()
 fact_pipelining.enable()
 exit_codes.watch()
+settings_files.judge()

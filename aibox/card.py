@@ -159,6 +159,13 @@ class Probe(_Strict):
     )
 
 
+class Limit(_Strict):
+    """What starts have shown of a flag's values."""
+
+    most: int = Field(ge=1, description="the largest value that is known to work, a whole number")
+    why: str = Field(min_length=1, description="what came of more, text")
+
+
 class ModelCard(_Strict):
     """What we know of a model and the server flags for it.
 
@@ -184,6 +191,9 @@ class ModelCard(_Strict):
         Field(description="trust or off")
     )
     probe: Probe = Field(description="prompt, expect, max_tokens and body")
+    limits: dict[str, Limit] = Field(
+        default_factory=dict, description="a mapping of flags to {most, why}"
+    )
     serve: dict[str, Any] = Field(description="a mapping of the flags of `vllm serve`")
 
 

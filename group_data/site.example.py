@@ -1,6 +1,6 @@
 """Settings for your own boxes: copy this file to site.py, which git ignores, and change it.
 
-Every name in all.py may stand here. The inventory puts its hosts into the group `site`.
+Every name in all.py may stand here, once. The inventory puts its hosts into the group `site`.
 """
 
 # One flag over the model card's; the plan shows what it changes.

@@ -6,8 +6,8 @@ import json
 
 from pyinfra import host, logger
 
-from aibox.decide import discovery_page, manifest
-from aibox.decide.discovery import Discovered, Ours
+from aibox.decide import discovery_page, known_issues, manifest
+from aibox.decide.discovery import Discovered, Kept, Ours
 from aibox.decide.driver_evidence import Evidence
 from aibox.decide.preflight import BoxReport
 from aibox.decide.server import environment
@@ -15,7 +15,8 @@ from aibox.decide.toolkit import cuda_home
 from aibox.decide.unit import flag_lines
 from aibox.settings import ReleaseLock, Settings, driver_wanted_from
 from tasks import page
-from tasks.facts import Discovery, LaidFile
+from tasks.box import AIBOX
+from tasks.facts import AiboxAnswer, Discovery, LaidFile
 
 # With a timeout a fact is asked plainly: no later run is to expect this one.
 TIMEOUT_S = 90
@@ -23,13 +24,29 @@ TIMEOUT_S = 90
 
 def discovered(
     settings: Settings, report: BoxReport, evidence: Evidence, lock: ReleaseLock | None
-) -> None:
-    """Show the page to a person who looks at a plan; nothing on a box with a record of a deploy."""
-    if not page.is_read() or host.get_fact(LaidFile, path=manifest.DEPLOYED) is not None:
-        return
+) -> Discovered | None:
+    """Show the page to a person who looks at a plan, and answer with what is there; nothing on a
+    box with a record of a deploy, unless the person's own unit stands there again."""
+    if not page.is_read():
+        return None
+    is_new = host.get_fact(LaidFile, path=manifest.DEPLOYED) is None
+    if not is_new and report.foreign_unit is None:
+        return None
     wanted = driver_wanted_from(settings, lock, report.os_id, report.os_version)
-    rows = discovery_page.page(report, evidence, wanted, found(settings), ours(settings, lock))
-    page.show("no deploy has been here yet; this is what is there:", rows)
+    there, before = found(settings), None if is_new else kept()
+    rows = discovery_page.page(report, evidence, wanted, there, ours(settings, lock), before)
+    title = "no deploy has been here yet" if is_new else "a unit of your own stands here again"
+    page.show(f"{title}; this is what is there:", rows)
+    return there
+
+
+def kept() -> Kept | None:
+    """How a deploy kept the person's unit last; None where it kept none."""
+    told = host.get_fact(AiboxAnswer, program=AIBOX, words="status --history --json")
+    if not told or told["found"] is None:
+        return None
+    last = told["found"]
+    return Kept(last["when"], changed=last["sha256"] != told["installed"])
 
 
 def found(settings: Settings) -> Discovered | None:
@@ -69,7 +86,19 @@ def ours(settings: Settings, lock: ReleaseLock | None) -> Ours:
         weights_bytes=settings.weights.total_bytes if settings.is_pinned else None,
         context=settings.card.context,
         card_file=settings.card_file,
+        start_timeout=settings.start_timeout_s,
+        serve=settings.serve,
+        variables=settings.server_environment,
+        limits=settings.card.limits,
+        issues=issues(settings),
     )
+
+
+def issues(settings: Settings) -> dict[str, str]:
+    """The known issues that come with what a person's server may have, and ours has not."""
+    name, version = "enable-prefix-caching", settings.vllm_version
+    coming = known_issues.coming_with(name, True, version, settings.flags, settings.card)
+    return {name: coming[0].warning} if coming else {}
 
 
 def commit_there(settings: Settings) -> str | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import textwrap
 from collections.abc import Iterable
 
@@ -11,7 +13,8 @@ from pyinfra.api import Host
 
 from tasks import drift_report, invocation
 
-WIDTH = 100  # of a line, the box's name in front of it included
+# Columns of a line, the box's name in front of it included: the terminal's, within these.
+NARROWEST, WIDEST, WITHOUT_TERMINAL = 60, 120, 100
 LABEL = 9
 
 _kept: list[tuple[Host, list[str]]] = []
@@ -45,12 +48,21 @@ def show_kept() -> None:
             box.log(line)
 
 
+def width() -> int:
+    """pyinfra logs to the standard error."""
+    try:
+        columns = os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):  # none, or a file that is closed
+        return WITHOUT_TERMINAL
+    return max(NARROWEST, min(columns or WITHOUT_TERMINAL, WIDEST))
+
+
 def lines(title: str, rows: Iterable[tuple[str, str]]) -> list[str]:
     """A page, broken at blanks so that a line stays within the width.
 
     A row without a label goes on with the one above; blanks in front of a text stay.
     """
-    room = max(40, WIDTH - len(f"    [{host.name}] ") - LABEL - 1)
+    room = max(40, width() - len(f"    [{host.name}] ") - LABEL - 1)
     found = [click.style(title, bold=True)]
     for label, text in rows:
         outer = " " * (len(text) - len(text.lstrip(" ")))

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from pathlib import PurePosixPath
 
 from pyinfra import host, state
+from pyinfra.facts.server import Command
 
-from aibox.decide import driver, driver_sources, history, takeover
+from aibox.decide import candidate, driver, driver_sources, history, takeover
+from aibox.decide.discovery import Discovered
 from aibox.decide.doors import plan_rows
 from aibox.decide.figures import GB
-from aibox.decide.plan import Fetch, PlanFacts, Rate, Service, added, disk_changes, rows
+from aibox.decide.plan import (
+    NOUVEAU,
+    Fetch,
+    PlanFacts,
+    Rate,
+    Service,
+    added,
+    disk_changes,
+    flags_that_change,
+    rows,
+)
 from aibox.decide.preflight import cut_off, to_write
 from aibox.decide.refusal import Refusal
 from tasks import doors, first_pin, invocation, page, preflight, standing_doors
@@ -32,13 +45,22 @@ def shown(box: Box) -> None:
     if state.is_executing or not page.is_read():
         return
     due = due_operations()
-    if due:
+    refusal = failed_before(box) or judged(box, due) if due else None
+    if refusal is not None:  # nothing will be done: a page would say what is not so
+        say_refusal(host, refusal)
+        state.fail_hosts({host})
+    elif due:
         found = rows(facts_of(box, preflight.seen()[host.name], due))
         page.keep(page.lines("what this run would do:", found))
-        refusal = judged(box, due)
-        if refusal is not None:
-            say_refusal(host, refusal)
-            state.fail_hosts({host})
+
+
+def failed_before(box: Box) -> Refusal | None:
+    """Why the new unit would be refused by what failed here: told before anybody is asked."""
+    if not what_is_due(box, unit_text(box))[0].restart:
+        return None
+    spec = {**box.candidate_spec, "text": unit_text(box)}
+    evidence = candidate.Evidence(failed=server_state(box)["failed"])
+    return next(candidate.has_failed(evidence, spec), None)
 
 
 # Operations without which the box can't judge: its aibox, the release and the weights are there.
@@ -100,11 +122,34 @@ def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
         reboot=driver.reboot_reasons(seen.evidence, box.driver),
         cut_off=[cut_off(one, box.settings.server_unit)[0] for one in seen.report.serving],
         service=service,
-        added=added(due),
+        added=added(due, turned_off_by(due)),
         replaced=replaced(box, seen, due, his=his),
         found=his is not None and service.restart,
         doors=plan_rows(doors.asked(box.settings), seen.standing),
+        changes=changes(box) if service.restart else (),
+        driver_stays=not (
+            driver.install_reasons(seen.evidence, box.driver)
+            or driver.reboot_reasons(seen.evidence, box.driver)
+        ),
     )
+
+
+def changes(box: Box) -> list[str]:
+    """The server's flags that change; else why it is started anew."""
+    process, text = server_state(box)["process"], unit_text(box)
+    switching, installed = what_is_due(box, text)
+    command = process["command"] if process else []
+    flags = flags_that_change(command, installed, box.serving.command)
+    return flags or (switching.reasons if process else [])
+
+
+def turned_off_by(due: Collection[str]) -> list[str]:
+    """Files of a person's own that turn nouveau off, where ours is about to."""
+    if NOUVEAU not in due:
+        return []
+    look = "grep -lsE '^\\s*blacklist\\s+nouveau' /etc/modprobe.d/*.conf || true"
+    found = str(host.get_fact(Command, look, _timeout=TIMEOUT_S) or "").split()
+    return [path for path in found if path != driver_sources.MODPROBE]
 
 
 # --- what comes over the network ------------------------------------------------------------------
@@ -197,11 +242,20 @@ def recorded() -> object:
         return []
 
 
+def drop_ins(box: Box, found: Discovered | None) -> str:
+    """What of a person's unit lies beside its file, in words."""
+    for server in found.servers if found else ():
+        if server.manager == "system" and server.unit == box.unit:
+            names = [PurePosixPath(path).name for path in sorted(server.drop_ins)]
+            return f", and its drop-ins: {', '.join(names)}" if names else "; it has no drop-ins"
+    return ", with drop-ins where it has any"
+
+
 def replaced(box: Box, seen: Seen, due: Collection[str], *, his: str | None) -> list[str]:
     """What a person has there and this run replaces. his: their own unit's file."""
     texts = []
     if his == box.unit_file:
-        texts.append(f"{his}, which you wrote, with drop-ins where it has any")
+        texts.append(f"{his}, which you wrote{drop_ins(box, seen.found)}")
     elif his is not None:
         texts.append(f"{his}, which stays where it is: ours in /etc/systemd/system hides it")
     if not any(name.startswith("Driver") for name in due):

@@ -13,6 +13,7 @@ from pyinfra.connectors.ssh import connector_data_meta
 
 from aibox.decide import takeover
 from aibox.decide.access import judge_login
+from aibox.decide.discovery import Discovered
 from aibox.decide.doors import DOORS, Standing
 from aibox.decide.driver import DriverWanted, install_reasons
 from aibox.decide.driver_evidence import Evidence
@@ -48,13 +49,15 @@ _judged: dict[str, Box] = {}
 
 @dataclass(frozen=True)
 class Seen:
-    """What this run's look at a box gave, for its plan."""
+    """What this run's look at a box gave, for its plan. found: where a person's own server was
+    looked at."""
 
     report: BoxReport
     wanted: Wanted
     standing: Standing
     evidence: Evidence
     offered: RepositoryAnswer | None
+    found: Discovered | None
 
 
 _seen: dict[str, Seen] = {}
@@ -117,7 +120,7 @@ def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusa
     wanted = replace(wanted_from(settings, lock), doors=needs)
     wanted_driver = driver_wanted_from(settings, lock, report.os_id, report.os_version)
     evidence = evidence_of(wanted_driver.cuda)
-    discovery.discovered(settings, report, evidence, lock)
+    found = discovery.discovered(settings, report, evidence, lock)
     for warning in warnings(report, evidence):
         host.log(warning, logger.warning)
     key = evidence.key if evidence.key_fingerprint == wanted_driver.fingerprint else None
@@ -125,7 +128,7 @@ def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusa
     if can_ask_apt(report) and (key is None or asks_for_packages(evidence, wanted_driver)):
         offered = repository_answer(evidence, wanted_driver)
         key = offered.key
-    _seen[host.name] = Seen(report, wanted, standing, evidence, offered)
+    _seen[host.name] = Seen(report, wanted, standing, evidence, offered, found)
     # A drift check reboots nobody away: it is to name the reboot that is due.
     serving = () if drift_report.is_wanted() else report.serving
     refusals = judge(report, wanted, evidence, wanted_driver, serving=serving, offered=offered)

@@ -121,11 +121,13 @@ def memory(starts: Sequence[Told], about: About, port: int | None) -> list[tuple
         found = memory_account.account(start.lines)
         if port is not None:
             found = memory_account.with_metrics(found, exposition(port))
-        shown = memory_account.rows(found, about.card_bytes, about.flags)
+        shown = memory_account.rows(found, about.card_bytes, about.flags, serves=port is not None)
         if found.kv_cache is not None or found.kv_tokens is not None:
             return shown
     kept = [memory_account.of_record(entry.account) for entry in good_units.passed()[:1]]
-    return memory_account.rows(kept[0], about.card_bytes, about.flags) if kept else []
+    if not kept:
+        return []
+    return memory_account.rows(kept[0], about.card_bytes, about.flags, serves=True)
 
 
 # --- the report --------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from aibox.box.probe import SERVER_STATE, record_in
 from aibox.decide import history
 from aibox.decide.history import Passed
 from aibox.decide.memory_account import Account
-from aibox.decide.secrecy import words_without_secrets
+from aibox.decide.secrecy import without_secrets, words_without_secrets
 
 MOST_FAILED = 20
 NO_NAME = "a model that it did not name"
@@ -117,7 +118,14 @@ def entry_of(spec: Spec, took: float | None, down: float | None, memory: Account
         seconds_start=None if took is None else round(took, 1),
         seconds_down=None if down is None else round(down, 1),
         account=memory.record(),
+        environment=shown(spec.get("environment") or {}) or None,
     )
+
+
+def shown(environment: Mapping[str, str]) -> dict[str, str]:
+    """A unit's variables for whoever reads the history: the values of secrets are left out."""
+    told = {name: without_secrets(f"{name}={value}") for name, value in environment.items()}
+    return {name: text.partition("=")[2] for name, text in told.items()}
 
 
 def mark_good(entry: Passed) -> None:

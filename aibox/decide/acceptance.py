@@ -41,12 +41,25 @@ class Acceptance:
     at: tuple[float, ...]
 
     def __str__(self) -> str:
-        """In words: "64.3 % of the drafted tokens accepted, mean length 2.286"."""
-        words = f"{100 * self.rate:.1f} % of the drafted tokens accepted"
-        words += f", mean length {self.mean_length:.3f}"
+        """In words: "64.3 % of the drafted tokens accepted, 2.29 tokens a step; of each step's
+        drafted tokens the first 78.6 %, the second 50.0 %"."""
+        words = f"{percent(self.rate)} of the drafted tokens accepted"
+        words += f", {self.mean_length:.2f} tokens a step"
         if self.at:
-            words += ", by position " + ", ".join(f"{100 * share:.0f} %" for share in self.at)
+            places = [*PLACES, *(f"{at + 1}th" for at in range(len(PLACES), len(self.at)))]
+            each = (
+                f"{place} {percent(share)}" for place, share in zip(places, self.at, strict=False)
+            )
+            words += f"; of each step's drafted tokens the {', the '.join(each)}"
         return words
+
+
+PLACES = ("first", "second", "third")
+
+
+def percent(share: float) -> str:
+    """0.643 as "64.3 %"."""
+    return f"{100 * share:.1f} %"
 
 
 def parse_metrics(text: str, model_name: str | None = None) -> Counters:

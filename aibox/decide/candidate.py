@@ -168,6 +168,7 @@ def too_many_sequences(evidence: Evidence, spec: Spec) -> Iterator[Refusal]:
         return
     fitting = max(min(known) // SEQUENCES_STEP * SEQUENCES_STEP, 1)
     setting = About.of(spec).setting("max-num-seqs", fitting)
+    setting += " (it leaves some room)" if fitting < min(known) else ""
     yield Refusal(
         f"max-num-seqs is {asked:.0f}, and this command line has been seen to have "
         f"{min(known)} Mamba cache blocks: each sequence takes one",

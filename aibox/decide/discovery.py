@@ -6,7 +6,8 @@ aibox/box/discover.py has looked; the words are those of discovery_page.py and a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from aibox.decide import launch
 from aibox.decide.acceptance import Counters
@@ -115,7 +116,9 @@ class Ours:
     """What a deploy would serve, as the settings have it now.
 
     unit: with ".service". flags: the words of the card's flags. names: what clients ask for.
-    environment: what the unit sets. commit: None where the weights are not pinned yet.
+    environment: what the unit sets. commit: None where the weights are not pinned yet. serve,
+    variables: the person's settings `serve` and `server_environment` as they are. limits: what the
+    card knows of a flag's values. issues: of a flag, the known issue that comes with it.
     """
 
     unit: str
@@ -129,6 +132,29 @@ class Ours:
     weights_bytes: int | None
     context: int
     card_file: str
+    start_timeout: int  # seconds
+    serve: Mapping[str, Any] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    issues: Mapping[str, str] = field(default_factory=dict)
+
+
+class Limit(Protocol):
+    """The largest value of a flag that is known to work, and why not more."""
+
+    @property
+    def most(self) -> int: ...
+    @property
+    def why(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A person's unit as a deploy kept it last. when: seconds since the epoch. changed: whether it
+    stands otherwise now."""
+
+    when: float
+    changed: bool
 
 
 # --- reading the report ---------------------------------------------------------------------------

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from aibox.decide import adopting, driver, driver_refusals, vram
+from aibox.decide import adopting, consequences, driver, driver_refusals, vram
 from aibox.decide.acceptance import Counters, in_words
-from aibox.decide.discovery import Discovered, Ours, Server, Weights
+from aibox.decide.discovery import Discovered, Kept, Ours, Server, Weights
 from aibox.decide.driver import DriverWanted
 from aibox.decide.driver_evidence import Evidence
 from aibox.decide.figures import GB, gigabytes
@@ -35,8 +35,10 @@ def page(
     wanted: DriverWanted,
     found: Discovered | None,
     ours: Ours,
+    kept: Kept | None = None,
 ) -> Rows:
-    """The whole page. found: None where the box gave no answer to that."""
+    """The whole page. found: None where the box gave no answer to that. kept: how a deploy kept
+    the person's unit before."""
     rows = [("box", _box(report, evidence)), *_cards(report, evidence, wanted)]
     rows += _driver(evidence, wanted)
     if found is None:
@@ -48,9 +50,11 @@ def page(
     if theirs is None or theirs.launch is None:
         return rows
     rows += labelled("changes", adopting.changes(theirs, ours))
-    for one in adopting.consequences(theirs, theirs.launch, ours, found):
-        rows += [("mind", one.what), ("", f"  {one.keep}")]
-    return rows + labelled("stays", adopting.stays(theirs, ours))
+    met = consequences.consequences(theirs, theirs.launch, ours, found)
+    for one in met:
+        rows += [("mind", str(one)), *(("", f"  {words}") for words in one.below)]
+    rows += labelled("keep", consequences.one_line(met, ours))
+    return rows + labelled("stays", adopting.stays(theirs, ours, kept))
 
 
 # --- the machine ---------------------------------------------------------------------------------

@@ -108,7 +108,8 @@ def told_mamba(groups: Groups, facts: Facts) -> Told:
     fitting = blocks // 32 * 32 if blocks >= 32 else blocks
     if not fitting:
         return found, more_memory(facts, None)
-    lower = f"{about.setting('max-num-seqs', fitting)}, because {blocks} blocks"
+    spare = f"; {fitting} leaves some room" if fitting < blocks else ""
+    lower = f"{about.setting('max-num-seqs', fitting)}, because there are {blocks} blocks{spare}"
     return found, f"{lower}; or {more_memory(facts, wanted / blocks)}"
 
 

@@ -27,7 +27,8 @@ class Passed:
     sha256: of the unit's text. when: seconds since the epoch. how: "deploy", "rollback", or
     "found" for a unit that served before any gate was there. seconds_start: from the new process
     to its /health. seconds_down: from the stop of the old one; None where none served before.
-    account: the memory account of the start, by name.
+    account: the memory account of the start, by name. environment: what the unit sets, without
+    secrets; None where it is not known: of a unit that was found, and of entries of before.
     """
 
     sha256: str
@@ -43,6 +44,7 @@ class Passed:
     seconds_start: float | None = None
     seconds_down: float | None = None
     account: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] | None = None
 
 
 def read(record: object) -> list[Passed]:
@@ -200,7 +202,27 @@ def changes(newer: Passed, older: Passed) -> list[str]:
         rows.append(f"{release_of(older)} -> {release_of(newer)}")
     if newer.commit != older.commit:
         rows.append(f"weights {weights_of(older)} -> {weights_of(newer)}")
-    return rows + flag_changes(older.command[3:], newer.command[3:])
+    rows += flag_changes(older.command[3:], newer.command[3:])
+    return rows + variable_changes(older.environment, newer.environment)
+
+
+# They follow from the release, which has a row of its own.
+FOLLOW = ("PATH", "CUDA_HOME")
+
+
+def variable_changes(older: Mapping[str, str] | None, newer: Mapping[str, str] | None) -> list[str]:
+    """Variables that changed, came and went, as flag_changes tells flags."""
+    if older is None or newer is None:
+        return []
+    names = [name for name in sorted({*older, *newer}) if name not in FOLLOW]
+    differing = [name for name in names if older.get(name) != newer.get(name)]
+    was = {name: f"{name}={older[name]}" for name in differing if name in older}
+    is_now = {name: f"{name}={newer[name]}" for name in differing if name in newer}
+    return [
+        *(f"{was[name]} -> {is_now[name]}" for name in differing if name in was and name in is_now),
+        *(f"+ {is_now[name]}" for name in differing if name not in was),
+        *(f"- {was[name]}" for name in differing if name not in is_now),
+    ]
 
 
 def release_of(entry: Passed) -> str:

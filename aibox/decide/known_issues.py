@@ -130,6 +130,14 @@ def known_issues(version: str, flags: Flags, card: CardLike) -> list[KnownIssue]
     return [issue for issue in KNOWN if has(issue, version) and issue.applies(asked)]
 
 
+def coming_with(
+    flag: str, value: object, version: str, flags: Flags, card: CardLike
+) -> list[KnownIssue]:
+    """The issues that a server does not have yet, and would with this flag."""
+    there = known_issues(version, flags, card)
+    return [one for one in known_issues(version, {**flags, flag: value}, card) if one not in there]
+
+
 # Longer signs first: "<=" begins with "<".
 SIGNS: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le,

@@ -16,6 +16,7 @@ from aibox.decide.fault_lines import Line, Stream, read
 
 GIB = 1 << 30
 MOST = 0.97  # of the card: what a driver and a context of its own leave, where nothing was said
+DISAGREE = "these figures do not agree with a server that serves"
 API_SERVER = re.compile(r"vLLM API server version ")
 
 
@@ -66,7 +67,8 @@ class Estimate:
             parts.append(f"{self.requests:.2f} requests at full context")
         if self.mamba_blocks is not None:
             parts.append(f"{self.mamba_blocks} blocks")
-        return f"about {', '.join(parts)} at {self.utilization:g} (an estimate)"
+        other = f"with gpu-memory-utilization {self.utilization:g} instead"
+        return f"{other}: about {', '.join(parts)} (an estimate)"
 
 
 # As vLLM 0.31.0 prints them (v1/worker/gpu_worker.py, gpu/model_runner.py, kv_cache_utils.py,
@@ -142,8 +144,11 @@ def of_record(record: Mapping[str, Any] | None) -> Account:
     return Account(**numbers)
 
 
-def rows(found: Account, card_bytes: int | None, flags: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(name, words) of what is known, for a screen; empty where nothing is."""
+def rows(
+    found: Account, card_bytes: int | None, flags: Mapping[str, Any], *, serves: bool
+) -> list[tuple[str, str]]:
+    """(name, words) of what is known, for a screen; empty where nothing is. serves: whether this
+    start came to serve: what can't be then is not told as a fact."""
     card = found.card or (card_bytes / GIB if card_bytes else None)
     used = found.utilization or _float(flags.get("gpu-memory-utilization"))
     shown: list[tuple[str, str | None]] = [
@@ -151,10 +156,10 @@ def rows(found: Account, card_bytes: int | None, flags: Mapping[str, Any]) -> li
         ("weights", _weights(found)),
         ("activations", _gib(found.activations, " at the peak")),
         ("graphs", _gib(found.graphs)),
-        ("KV cache", _kv_cache(found)),
+        ("KV cache", _kv_cache(found, serves=serves)),
         ("requests", _requests(found)),
-        ("sequences", _sequences(found, flags)),
-        ("another", _another(found, card_bytes, used)),
+        ("sequences", _sequences(found, flags, serves=serves)),
+        ("estimate", _another(found, card_bytes, used)),
     ]
     return [(name, words) for name, words in shown if words is not None]
 
@@ -181,8 +186,10 @@ def _weights(found: Account) -> str | None:
     return f"{found.consumed:.2f} GiB with what stays beside them{of_it}"
 
 
-def _kv_cache(found: Account) -> str | None:
+def _kv_cache(found: Account, *, serves: bool) -> str | None:
     if found.kv_cache is not None and found.kv_cache <= 0:
+        if serves:
+            return f"{found.kv_cache:.2f} GiB: {DISAGREE}"
         return (
             f"none: the server needs {-found.kv_cache:.2f} GiB more than its share of the card "
             "before it; it takes a higher gpu-memory-utilization, or a model that is smaller"
@@ -197,10 +204,12 @@ def _requests(found: Account) -> str | None:
     return f"{found.requests:.2f} at full context ({found.context:,} tokens)"
 
 
-def _sequences(found: Account, flags: Mapping[str, Any]) -> str | None:
+def _sequences(found: Account, flags: Mapping[str, Any], *, serves: bool) -> str | None:
     wanted = flags.get("max-num-seqs")
     if found.mamba_blocks is None or not isinstance(wanted, int):
         return None
+    if serves and wanted > found.mamba_blocks:
+        return f"{wanted} sequences, {found.mamba_blocks} blocks: {DISAGREE}"
     fit = "fit" if wanted <= found.mamba_blocks else "do not fit"
     return f"{wanted} sequences {fit} {found.mamba_blocks} blocks"
 

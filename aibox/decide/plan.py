@@ -8,14 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
+from aibox.decide.driver_sources import MODPROBE
 from aibox.decide.figures import duration, gigabytes, size
+from aibox.decide.launch import launched, of_unit
 from aibox.decide.preflight import BoxReport, Need
+from aibox.decide.secrecy import words_without_secrets
+from aibox.decide.unit import flag_changes
 
 Rows = list[tuple[str, str]]
 
 ROLLBACK = "pyinfra inventory tasks/rollback.py"
 MOST = 3  # reasons or names in one row
+MOST_FLAGS = 6
+NOUVEAU = "Driver | nouveau is off"
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,8 @@ class PlanFacts:
     cut_off: who serves now and is ended by a reboot, in words. pins: the weights that this run
     pins, in words; None where they are pinned. added: to apt and to the boot, see added(). doors:
     which stand, in words. replaced: what is a person's own and makes way. found: whether a unit of
-    theirs does.
+    theirs does. changes: flags of the server that change, come or go. driver_stays: whether the
+    driver's own packages and modules are right already.
     """
 
     steps: Mapping[str, tuple[int, int]]
@@ -87,6 +95,8 @@ class PlanFacts:
     cut_off: Sequence[str] = ()
     added: Sequence[tuple[str, str]] = ()
     doors: Sequence[str] = ()
+    changes: Sequence[str] = ()
+    driver_stays: bool = False
 
 
 def rows(facts: PlanFacts) -> Rows:
@@ -94,12 +104,13 @@ def rows(facts: PlanFacts) -> Rows:
     if not any(due for due, _ in facts.steps.values()):
         return []
     return [
-        ("steps", _steps(facts.steps)),
+        ("steps", _steps(facts.steps, driver_stays=facts.driver_stays)),
         *([("pins", facts.pins)] if facts.pins else []),
         *labelled("fetches", [*_fetches(facts.fetches), *_how_long(facts.fetches, facts.rate)]),
         *labelled("disk", [_disk(one) for one in facts.disks]),
         ("reboot", _reboot(facts.reboot, facts.cut_off)),
         ("service", _service(facts.service)),
+        *labelled("changes", cut(facts.changes, MOST_FLAGS, " (--diff)")),
         *facts.added,
         *labelled("doors", facts.doors),
         *labelled("replaces", list(facts.replaced) or ["nothing of yours"]),
@@ -116,18 +127,23 @@ _APT = {
     "Driver | Unattended upgrades leave it alone": "no unattended upgrades of the driver",
 }
 _BOOT = {
-    "Driver | nouveau is off": "nouveau blacklisted",
+    NOUVEAU: "nouveau blacklisted",
     "Driver | nvidia-uvm at boot": "nvidia-uvm loaded",
     "Driver | Initramfs without nouveau": "the initramfs made anew",
     "Driver | Persistence starts at boot": "nvidia-persistenced started",
 }
 
 
-def added(due: Collection[str]) -> Rows:
-    """What comes into apt's settings and into the boot. due: names of operations with work."""
+def added(due: Collection[str], off_by: Sequence[str] = ()) -> Rows:
+    """What comes into apt's settings and into the boot. due: names of operations with work.
+    off_by: a person's files that turn nouveau off already."""
+    boot = dict(_BOOT)
+    if off_by:
+        again = f"written down again in {PurePosixPath(MODPROBE).name}"
+        boot[NOUVEAU] = f"nouveau blacklisted (already off by {shortened(off_by)}; {again})"
     texts = {
         "apt": [words for name, words in _APT.items() if name in due],
-        "boot": [words for name, words in _BOOT.items() if name in due],
+        "boot": [words for name, words in boot.items() if name in due],
     }
     return [(label, f"gets {', '.join(words)}") for label, words in texts.items() if words]
 
@@ -136,8 +152,24 @@ def labelled(label: str, texts: Sequence[str]) -> Rows:
     return [(label if at == 0 else "", text) for at, text in enumerate(texts)]
 
 
-def _steps(steps: Mapping[str, tuple[int, int]]) -> str:
-    due = [f"{stage} {count}" for stage, (count, _) in steps.items() if count]
+def flags_that_change(command: Sequence[str], unit: str | None, wanted: Sequence[str]) -> list[str]:
+    """From what runs to what is wanted, without secrets. command: of the process, empty where none
+    runs; unit: the text of the unit that would start one."""
+    start, ours = launched(command) or of_unit(unit or ""), launched(wanted)
+    if start is None or ours is None:
+        return []
+    return flag_changes(words_without_secrets(start.without()), ours.without())
+
+
+def cut(rows: Sequence[str], most: int, see: str = "") -> list[str]:
+    """Rows of a screen: so many of them, and how many more there are. see: where those stand."""
+    more = len(rows) - most
+    return [*rows[:most], *([f"and {more} more{see}"] if more > 0 else [])]
+
+
+def _steps(steps: Mapping[str, tuple[int, int]], *, driver_stays: bool) -> str:
+    note = {"Driver": " (its files and services: the driver itself stays)"} if driver_stays else {}
+    due = [f"{stage} {n}{note.get(stage, '')}" for stage, (n, _) in steps.items() if n]
     total, everything = (sum(pair[at] for pair in steps.values()) for at in (0, 1))
     return f"{total} of {everything} have something to do: {', '.join(due)}"
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from aibox.decide.acceptance import Counters, acceptance, in_words
+from aibox.decide.acceptance import Counters, acceptance, in_words, percent
 from aibox.decide.history import (
     AS_FOUND,
     BY_DEPLOY,
@@ -216,7 +216,8 @@ def mtp(speculative: bool, proof: Mapping[str, Any]) -> str:
     drafted, accepted = proof.get("draft_tokens") or 0, proof.get("accepted") or 0
     if not drafted:
         return "on, no drafts yet"
-    return f"on: {accepted:.0f} of {drafted:.0f} draft tokens accepted ({accepted / drafted:.0%})"
+    share = percent(accepted / drafted)
+    return f"on: {accepted:.0f} of {drafted:.0f} draft tokens accepted ({share})"
 
 
 # --- what has passed the gate ----------------------------------------------------------------

@@ -59,7 +59,9 @@ def notes(entry: Passed, flags: Mapping[str, Any]) -> list[str]:
     if entry.seconds_down is not None:
         rows.append(f"{entry.seconds_down:.1f} s without service")
     account = memory_account.of_record(entry.account)
-    return rows + [f"{label}: {text}" for label, text in memory_account.rows(account, None, flags)]
+    return rows + [
+        f"{label}: {text}" for label, text in memory_account.rows(account, None, flags, serves=True)
+    ]
 
 
 def serves_again(entry: Passed) -> str:

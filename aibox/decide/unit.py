@@ -147,11 +147,17 @@ def differences(running: Sequence[str], wanted: Sequence[str]) -> list[str]:
 
 
 def flag_changes(older: Sequence[str], newer: Sequence[str]) -> list[str]:
-    """What changed from one list of flags to the next: "--seed 7 -> --seed 8", or "nothing"."""
-    return [
-        f"{_occurrences(now) or 'nothing'} -> {_occurrences(then) or 'nothing'}"
-        for now, then in _differing(_parsed(older)[1], _parsed(newer)[1])
-    ]
+    """What changed from one list of flags to the next: first "--seed 7 -> --seed 8", then what
+    comes ("+ --seed 8", MTP before the rest), then what goes ("- --seed 7")."""
+    changed, come, gone = [], [], []
+    for now, then in _differing(_parsed(older)[1], _parsed(newer)[1]):
+        if now and then:
+            changed.append(f"{_occurrences(now)} -> {_occurrences(then)}")
+        elif then:
+            come.append(f"+ {_occurrences(then)}")
+        else:
+            gone.append(f"- {_occurrences(now)}")
+    return [*changed, *sorted(come, key=lambda row: "speculative" not in row), *gone]
 
 
 def _differing(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,8 +19,17 @@ from tests.rehearsal.candidates import (
     scripted,
 )
 from tests.rehearsal.emulation.hub import Hub
-from tests.rehearsal.provision import Deploy, HostData, deploy, standin
+from tests.rehearsal.machine import CHECKOUT
+from tests.rehearsal.provision import (
+    Deploy,
+    HostData,
+    command_line,
+    deploy,
+    environment,
+    standin,
+)
 from tests.rehearsal.refusal import the_one_refusal
+from tests.rehearsal.terminal import Terminal
 from tests.rehearsal.test_drift import check
 
 AIBOX = "/opt/aibox/current/bin/aibox"
@@ -67,11 +77,25 @@ def test_the_same_card_is_refused_at_once_the_next_time(box: Box, data: HostData
     running = process_of(box)
     refusal = the_one_refusal(deploy({box: with_sequences(data, 512)}, "-y"))
     assert "501" in refusal.found
+    looked = deploy({box: with_sequences(data, 512)}, "--dry")
+    assert the_one_refusal(looked).found == refusal.found
+    assert "what this run would do" not in looked.said
     assert process_of(box) == running
     looked = check({box: with_sequences(data, 512)})
     assert "a deploy refuses this unit: it failed its gate at " in looked.table
     assert "512 sequences do not fit 501" in looked.table
     assert "a deploy mends it" not in looked.table
+
+
+def test_a_person_who_sits_there_is_not_asked_for_it(
+    box: Box, data: HostData, tmp_path: Path
+) -> None:
+    surroundings = environment({box: with_sequences(data, 512)}, tmp_path)
+    with Terminal(command_line(), CHECKOUT, surroundings) as terminal:
+        assert terminal.ended() == 1
+    assert "has failed its gate before: 512 sequences do not fit 501" in terminal.said
+    assert "Press enter" not in terminal.said
+    assert "what this run would do" not in terminal.said
 
 
 def test_a_like_one_is_refused_as_well_without_a_try(box: Box, data: HostData) -> None:

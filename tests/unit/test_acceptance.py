@@ -46,7 +46,8 @@ def test_the_users_smoke_test_reads_as_he_measured_it() -> None:
     assert f"{found.mean_length:.3f}" == "2.286"
     assert found.at == (55 / 70, 35 / 70)
     assert in_words(SMOKE) == (
-        "64.3 % of the drafted tokens accepted, mean length 2.286, by position 79 %, 50 %"
+        "64.3 % of the drafted tokens accepted, 2.29 tokens a step; of each step's drafted tokens "
+        "the first 78.6 %, the second 50.0 %"
     )
 
 

@@ -1,13 +1,16 @@
 """What a deploy would change about a server that a person runs, and what their clients notice."""
 
+import ast
 import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from aibox.decide import adopting
-from aibox.decide.discovery import Discovered, Ours, Server
+from aibox.card import Limit
+from aibox.decide import adopting, consequences
+from aibox.decide.discovery import Discovered, Kept, Ours, Server
+from tests.unit.conftest import ROOT
 
 UNIT = "vllm-coder.service"
 CACHED = "/home/me/.cache/huggingface/hub/models--Qwen--Qwen3.8-27B/snapshots/abc"
@@ -27,6 +30,7 @@ OURS = Ours(
     weights_bytes=55_000_000_000,
     context=262_144,
     card_file="group_data/models/qwen3.8-27b.yml",
+    start_timeout=1200,
 )
 
 
@@ -69,10 +73,17 @@ def found(
     return Discovered.parse(json.dumps(report))
 
 
-def met(box: Discovered) -> list[tuple[str, str]]:
+def consequences_of(box: Discovered, ours: Ours = OURS) -> list[consequences.Consequence]:
     server = box.servers[0]
     assert server.launch is not None
-    return [(one.what, one.keep) for one in adopting.consequences(server, server.launch, OURS, box)]
+    return consequences.consequences(server, server.launch, ours, box)
+
+
+def met(box: Discovered) -> list[tuple[str, str]]:
+    return [
+        (one.what, "\n".join([consequences.as_python(one.flags), *one.below]))
+        for one in consequences_of(box)
+    ]
 
 
 def test_a_unit_like_ours_has_no_consequences() -> None:
@@ -88,12 +99,12 @@ NAMED = "--served-model-name qwen3.8-27b --host localhost"
         (
             found(f"{NAMED} --port 9000", port=9000),
             "port 9000 becomes 8000: who asks 9000 finds nobody",
-            "server_port = 9000",
+            "server_port = 9000 in group_data/site.py",
         ),
         (
             found("--host localhost --served-model-name coder gpt"),
             'clients ask for the model "coder", "gpt"; it will be called "qwen3.8-27b"',
-            'serve = {"served-model-name": ["qwen3.8-27b", "coder", "gpt"]}',
+            '{"served-model-name": ["qwen3.8-27b", "coder", "gpt"]}',
         ),
         (
             found("--host localhost", model="Qwen/Qwen3.8-27B"),
@@ -132,22 +143,22 @@ NAMED = "--served-model-name qwen3.8-27b --host localhost"
         (
             found(f"{NAMED} --max-model-len 300000"),
             "prompts of more than 262144 tokens are refused; up to 300000 they were not",
-            'serve = {"max-model-len": 300000}',
+            '{"max-model-len": 300000}',
         ),
         (
             found(f"{NAMED} --max-num-seqs 512"),
             "of more than 480 requests at the same time the rest waits; up to 512 ran together",
-            'serve = {"max-num-seqs": 512}',
+            '{"max-num-seqs": 512}\nbut each sequence takes memory',
         ),
         (
             found(f"{NAMED} --enable-lora --lora-modules a=/x b=/y"),
             "its LoRA adapters are not served",
-            'serve = {"enable-lora": True, "lora-modules": ["a=/x", "b=/y"]}',
+            '{"enable-lora": True, "lora-modules": ["a=/x", "b=/y"]}',
         ),
         (
             found(f"{NAMED} -q fp8"),
             "it quantises the weights as it loads them (fp8)",
-            'serve = {"quantization": "fp8"}',
+            '{"quantization": "fp8"}',
         ),
         (
             found(f"{NAMED} -tp 2"),
@@ -188,15 +199,76 @@ def test_each_consequence_comes_with_what_keeps_it(box: Discovered, what: str, k
     assert keep in remedy
 
 
-def test_a_prefix_cache_that_goes_is_a_consequence() -> None:
+WITHOUT_CACHE = replace(OURS, flags=("--no-enable-prefix-caching",))
+
+
+def test_a_prefix_cache_that_goes_is_a_consequence_with_what_is_known_of_it() -> None:
     box = found(f"{NAMED} --enable-prefix-caching")
-    server = box.servers[0]
-    assert server.launch is not None
-    without = replace(OURS, flags=("--served-model-name", "qwen3.8-27b"))
-    [one] = adopting.consequences(server, server.launch, without, box)
+    [one] = consequences_of(box, WITHOUT_CACHE)
     assert "there is no prefix cache" in one.what
-    assert one.keep == 'serve = {"enable-prefix-caching": True} keeps it'
-    assert met(box) == []
+    assert str(one).startswith("enable-prefix-caching: what prompts have in common")
+    assert (one.flags, one.below) == ({"enable-prefix-caching": True}, [])
+    known = replace(WITHOUT_CACHE, issues={"enable-prefix-caching": "a class of bugs: answers …"})
+    [one] = consequences_of(box, known)
+    assert one.below == ["but a known issue of this vLLM: a class of bugs"]
+    assert consequences_of(box, replace(OURS, flags=())) == []  # on by default
+
+
+def test_more_sequences_than_the_card_knows_to_work_come_with_what_it_knows() -> None:
+    known = replace(OURS, limits={"max-num-seqs": Limit(most=480, why="512 failed at start")})
+    [one] = consequences_of(found(f"{NAMED} --max-num-seqs 512"), known)
+    assert one.below[0] == "but group_data/models/qwen3.8-27b.yml knows: 512 failed at start"
+    lower = replace(known, flags=("--max-num-seqs", "4"))
+    [one] = consequences_of(found(f"{NAMED} --max-num-seqs 480"), lower)
+    assert one.below[0].startswith("but each sequence takes memory")
+
+
+@pytest.mark.parametrize(
+    ("words", "flags", "what", "kept"),
+    [
+        ("", "--enforce-eager", "answers come slower", {"enforce-eager": None}),
+        ("--enforce-eager", "", "it compiles and captures", {"enforce-eager": True}),
+        (
+            "--gpu-memory-utilization 0.87",
+            "--gpu-memory-utilization 0.15",
+            "it takes 0.15 of the card's memory, not 0.87: fewer prompts fit",
+            {"gpu-memory-utilization": 0.87},
+        ),
+        (
+            "--gpu-memory-utilization 0.5",
+            "",
+            "it takes 0.92 of the card's memory, not 0.5: what else is on the card has less",
+            {"gpu-memory-utilization": 0.5},
+        ),
+    ],
+)
+def test_graphs_and_memory_that_differ_are_consequences(
+    words: str, flags: str, what: str, kept: dict[str, Any]
+) -> None:
+    ours = replace(OURS, flags=tuple(flags.split()))
+    [one] = consequences_of(found(f"{NAMED} {words}"), ours)
+    assert one.what.startswith(what)
+    assert one.flags == kept
+
+
+def test_all_that_flags_keep_is_one_line_that_python_reads() -> None:
+    box = found(f"{NAMED} --enable-prefix-caching --max-num-seqs 512 --max-model-len 300000")
+    ours = replace(OURS, flags=("--no-enable-prefix-caching", *OURS.flags[:4], "--enforce-eager"))
+    words, line = consequences.one_line(consequences_of(box, ours), ours)
+    assert words == "all that flags keep, by this one line in group_data/site.py:"
+    kept = {
+        "max-model-len": 300000,
+        "max-num-seqs": 512,
+        "enable-prefix-caching": True,
+        "enforce-eager": None,
+    }
+    name, _, value = line.strip().partition(" = ")
+    assert (name, ast.literal_eval(value)) == ("serve", kept)
+    set_already = replace(ours, serve={"seed": 7, "max-num-seqs": 9})
+    words, line = consequences.one_line(consequences_of(box, set_already), set_already)
+    assert words.endswith("in group_data/site.py in place of its `serve`:")
+    assert ast.literal_eval(line.partition(" = ")[2]) == {"seed": 7, **kept}
+    assert consequences.one_line(consequences_of(found()), OURS) == []
 
 
 @pytest.mark.parametrize(
@@ -256,10 +328,38 @@ DROP_INS = [
 def test_the_rest_of_the_unit_is_named() -> None:
     text = "[Service]\nEnvironment=HF_HOME=/data PATH=/x\nExecStartPre=/bin/true\nNice=5\n"
     rows = changes(found(NAMED, text=text, drop_ins=dict.fromkeys(DROP_INS, "[Service]\n")))
-    assert any(row.startswith("no longer set: HF_HOME (") for row in rows)
+    at = rows.index("no longer set: HF_HOME; where one is missed, in group_data/site.py:")
+    assert rows[at + 1] == '  server_environment = {"HF_HOME": "/data"}'
     assert "lines of the unit that go: ExecStartPre, Nice" in rows
     assert "drop-ins set aside: 90-mine.conf" in rows
     assert f"drop-ins that stay, and change ours too: {DROP_INS[1]}" in rows
+
+
+def test_variables_that_are_set_already_stay_in_the_line_and_secrets_are_left_out() -> None:
+    text = "[Service]\nEnvironment=HF_HOME=/data HF_TOKEN=(hidden)\n"
+    box = found(NAMED, text=text)
+    rows = adopting.changes(box.servers[0], replace(OURS, variables={"A": "1"}))
+    at = next(at for at, row in enumerate(rows) if row.startswith("no longer set: HF_HOME, HF_TO"))
+    assert "in place of its `server_environment`" in rows[at]
+    assert rows[at + 1] == '  server_environment = {"A": "1", "HF_HOME": "/data"}'
+    secret = found(NAMED, text="[Service]\nEnvironment=HF_TOKEN=(hidden)\n")
+    assert "no longer set: HF_TOKEN" in changes(secret)
+
+
+def test_lines_of_the_unit_that_are_otherwise_are_named() -> None:
+    text = "[Service]\nRestart=on-failure\nRestartSec=5s\nWorkingDirectory=/home/me\n"
+    rows = changes(found(NAMED, text=text, drop_ins={"/x/a.conf": "[Service]\nRestart=no\n"}))
+    there = "lines of the unit: Restart=no -> always, WorkingDirectory=/home/me -> "
+    assert f"{there}/var/lib/vllm-coder" in rows
+    same = "[Service]\nType=exec\nRestart=always\nRestartSec=5\n"
+    assert not any(row.startswith("lines of") for row in changes(found(NAMED, text=same)))
+
+
+def test_what_our_unit_says_is_what_its_template_says() -> None:
+    template = (ROOT / "templates/vllm-coder.service.j2").read_text()
+    for name, value in adopting.of_our_unit(OURS).items():
+        [line] = [line for line in template.splitlines() if line.startswith(f"{name}=")]
+        assert line == f"{name}={value}" or "{{" in line
 
 
 def test_very_many_flags_are_cut() -> None:
@@ -303,6 +403,12 @@ def test_the_one_of_our_name_or_port_is_what_a_deploy_stands_in_for(
 def test_only_a_unit_that_is_adopted_can_be_brought_back() -> None:
     assert any("--data to=found" in row for row in adopting.stays(server(), OURS))
     assert any("files of its user" in row for row in adopting.stays(server(user=None), OURS))
+    assert (
+        "is kept already, as it stood 1970"
+        in adopting.stays(server(), OURS, Kept(0, changed=False))[0]
+    )
+    edited = adopting.stays(server(), OURS, Kept(0, changed=True))[0]
+    assert "as it stands now is kept, changed since 1970-01-01 00:00:00 UTC" in edited
     assert adopting.stays(server(manager="container"), OURS) == []
     assert adopting.stays(server(starter=UNIT), OURS) == []
     assert adopting.stays(server(unit="other.service"), OURS) == []

@@ -335,7 +335,7 @@ REFUSED: dict[str, tuple[Evidence, dict[str, Any], tuple[str, str, str]]] = {
             "command": [w for w in COMMAND if w not in ("--max-num-seqs", "480")],
             "sources": {},
         },
-        ("max-num-seqs is 1024", "at most 501", "set max-num-seqs to 480"),
+        ("max-num-seqs is 1024", "at most 501", "(it leaves some room), or raise"),
     ),
 }
 

@@ -28,6 +28,8 @@ def test_the_default_card_holds_the_reference_flags_in_their_order() -> None:
     assert card.head is not None
     assert (card.head.config_key, card.head.tensors) == ("mtp_num_hidden_layers", 15)
     assert card.probe.body["chat_template_kwargs"] == {"enable_thinking": False}
+    assert card.limits["max-num-seqs"].most == card.serve["max-num-seqs"]
+    assert "501 state blocks" in card.limits["max-num-seqs"].why
 
 
 def test_the_rehearsals_card_serves_on_a_cpu() -> None:

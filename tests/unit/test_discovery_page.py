@@ -67,6 +67,17 @@ def test_a_right_box_that_serves_fits_on_a_page() -> None:
     assert "pyinfra inventory tasks/rollback.py --data to=found" in text
 
 
+def test_what_keeps_their_way_stands_below_it_and_once_in_one_line() -> None:
+    lines = page(found(f"{NAMED} --max-num-seqs 512 --max-model-len 300000"))
+    at = lines.index("keep all that flags keep, by this one line in group_data/site.py:")
+    assert lines[at + 1] == 'serve = {"max-model-len": 300000, "max-num-seqs": 512}'
+    assert sum(line.startswith("serve = ") for line in lines) == 1
+    mind = next(
+        at for at, line in enumerate(lines) if line.startswith("mind max-num-seqs: of more")
+    )
+    assert lines[mind + 1].startswith("but each sequence takes memory")
+
+
 @pytest.mark.parametrize(
     ("report", "driver", "words"),
     [

@@ -494,7 +494,8 @@ def test_without_any_block_only_more_memory_helps() -> None:
 def test_the_other_way_out_has_a_number_where_the_journal_tells_enough() -> None:
     about = About(flags=ABOUT.flags, card_file=CARD, card_bytes=102_641_958_912)
     cause = only(lines_of("failing/mamba-blocks.log"), about)
-    assert f"set max-num-seqs to 480 in {CARD}, because 501 blocks" in cause.remedy
+    assert f"set max-num-seqs to 480 in {CARD}, because there are 501 blocks" in cause.remedy
+    assert "; 480 leaves some room; or set" in cause.remedy
     assert f"set gpu-memory-utilization to 0.88 in {CARD} (an estimate)" in cause.remedy
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from aibox.box import found, good_units
 from aibox.box.good_units import sum_of
+from aibox.decide.memory_account import Account
 from tests.unit.passed import passed
 
 
@@ -161,3 +162,18 @@ def test_one_that_was_found_and_gone_back_to_is_still_somebody_elses(tmp_path: P
     good_units.keep(spec())
     good_units.mark_good(replace(his, how="rollback"))
     assert str(tmp_path) in good_units.still_there()
+
+
+PASSES: dict[str, Any] = {
+    **dict.fromkeys(("release", "release_id", "weights", "commit", "model"), "x"),
+    "speculative": True,
+    "command": [],
+}
+
+
+def test_the_history_holds_variables_without_secrets_and_none_of_a_found_unit() -> None:
+    variables = {"HF_HOME": "/data", "HF_TOKEN": "hf_0123456789abcdef"}
+    entry = good_units.entry_of(spec(**PASSES, environment=variables), None, None, Account())
+    assert entry.environment == {"HF_HOME": "/data", "HF_TOKEN": "(hidden)"}
+    his = good_units.entry_of(spec(**PASSES, environment={}), None, None, Account())
+    assert his.environment is None

@@ -104,9 +104,17 @@ def test_changes_in_words() -> None:
         "vLLM 0.31.0-aaaaaaaa -> vLLM 0.32.0-bbbbbbbb",
         f"weights {'c' * 12} -> {'d' * 12}",
         "--seed 7 -> --seed 8",
-        "nothing -> --x",
+        "+ --x",
     ]
     assert changes(B, B) == []
+
+
+def test_variables_that_changed_are_told_in_the_notation_of_flags() -> None:
+    older = passed("a", environment={"A": "1", "B": "2", "PATH": "/x"})
+    newer = passed("b", environment={"A": "1", "B": "3", "C": "4", "PATH": "/y"})
+    assert changes(newer, older) == ["B=2 -> B=3", "+ C=4"]
+    assert changes(older, newer) == ["B=3 -> B=2", "- C=4"]
+    assert changes(newer, passed("f")) == []  # of a unit that was found they are not known
 
 
 def test_the_slowest_start_of_a_unit_counts_and_is_not_forgotten() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aibox.card import load_card
-from aibox.decide.known_issues import KNOWN, has, known_issues, rows
+from aibox.decide.known_issues import KNOWN, coming_with, has, known_issues, rows
 from tests.rehearsal.machine import CHECKOUT
 
 CARD = load_card(CHECKOUT / "group_data/models", "qwen3.8-27b")
@@ -63,6 +63,13 @@ def test_the_settings_that_have_an_issue_are_told_of_it(
 ) -> None:
     flags = {name: value for name, value in (CARD.serve | changed).items() if value is not GONE}
     assert [issue.key for issue in known_issues(version, flags, card)] == keys
+
+
+def test_what_a_flag_would_bring_is_told_alone() -> None:
+    flags = {**CARD.serve, "enable-prefix-caching": False}
+    coming = coming_with("enable-prefix-caching", True, "0.31.0", flags, CARD)
+    assert [one.key for one in coming] == ["prefix_cache_with_mtp", "hybrid_prefix_hits"]
+    assert coming_with("enable-prefix-caching", True, "0.31.0", CARD.serve, CARD) == []
 
 
 SPECIFIERS = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,25 +75,27 @@ def test_blocks_of_a_running_server_come_from_its_metrics() -> None:
 
 def test_nothing_is_known_of_nothing() -> None:
     assert account([]) == Account()
-    assert rows(Account(), None, {}) == []
+    assert rows(Account(), None, {}, serves=False) == []
     assert estimate(Account(), CARD_BYTES, 0.9) is None
 
 
 def test_the_rows_say_it_in_words() -> None:
     found = with_metrics(REFERENCE, METRICS.format(block="1600", blocks="501"))
-    told = dict(rows(found, CARD_BYTES, {"max-num-seqs": 480}))
+    told = dict(rows(found, CARD_BYTES, {"max-num-seqs": 480}, serves=True))
     assert told["sequences"] == "480 sequences fit 501 blocks"
     assert told["requests"] == "2.85 at full context (262,144 tokens)"
     assert told["KV cache"] == "26.02 GiB, 747,706 tokens"
     assert "52.90 GiB" in told["weights"]
-    assert "an estimate" in told["another"]
-    assert dict(rows(found, CARD_BYTES, {"max-num-seqs": 512}))["sequences"] == (
+    assert told["estimate"].startswith("with gpu-memory-utilization 0.89 instead: about 27.9 GiB")
+    assert told["estimate"].endswith("(an estimate)")
+    many = {"max-num-seqs": 512}
+    assert dict(rows(found, CARD_BYTES, many, serves=False))["sequences"] == (
         "512 sequences do not fit 501 blocks"
     )
 
 
 def test_unknown_blocks_are_no_row() -> None:
-    assert "sequences" not in dict(rows(REFERENCE, CARD_BYTES, {"max-num-seqs": 480}))
+    assert "sequences" not in dict(rows(REFERENCE, CARD_BYTES, {"max-num-seqs": 480}, serves=True))
 
 
 def test_an_estimate_is_linear_in_what_is_left_for_the_cache() -> None:
@@ -135,7 +138,25 @@ def test_an_account_survives_its_record() -> None:
 
 
 def test_a_negative_room_is_told_in_words() -> None:
-    shown = dict(rows(Account(kv_cache=-3.2), None, {}))
+    shown = dict(rows(Account(kv_cache=-3.2), None, {}, serves=False))
     assert shown["KV cache"].startswith("none: the server needs 3.20 GiB more than its share")
     assert "gpu-memory-utilization" in shown["KV cache"]
     assert "-3.2" not in shown["KV cache"]
+
+
+@pytest.mark.parametrize(
+    ("found", "label", "words"),
+    [
+        (Account(kv_cache=-42.35), "KV cache", "-42.35 GiB: these figures do not agree with a"),
+        (
+            replace(REFERENCE, mamba_blocks=501),
+            "sequences",
+            "512 sequences, 501 blocks: these figures do not agree with a server that serves",
+        ),
+    ],
+)
+def test_figures_with_which_nothing_could_serve_are_no_facts_of_one_that_does(
+    found: Account, label: str, words: str
+) -> None:
+    told = dict(rows(found, CARD_BYTES, {"max-num-seqs": 512}, serves=True))
+    assert told[label].startswith(words)

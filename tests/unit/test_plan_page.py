@@ -72,6 +72,12 @@ def test_the_whole_page() -> None:
         ({"cut_off": ("q.service",)}, "reboot none\n"),
         ({"reboot": tuple("abcde")}, "reboot once, by itself: a; b; c; and 2 more"),
         ({"replaced": ("a file",)}, "replaces a file"),
+        ({"changes": ("a -> b", "+ c")}, "changes a -> b\n+ c\nreplaces"),
+        ({"changes": tuple("abcdefgh")}, "changes a\nb\nc\nd\ne\nf\nand 2 more (--diff)\n"),
+        (
+            {"steps": {"Base": (3, 6), "Driver": (10, 18)}, "driver_stays": True},
+            "Base 3, Driver 10 (its files and services: the driver itself stays)",
+        ),
         ({"found": True}, "rollback.py --data to=found"),
         ({"service": replace(SERVICE, down=93.2)}, "for about 2 min, as in the last switch"),
         ({"service": replace(SERVICE, start=63.0)}, "for at least 63 s, which its last start"),
@@ -117,6 +123,44 @@ def test_what_is_added_to_apt_and_to_the_boot_has_its_rows() -> None:
     ]
     assert "apt gets NVIDIA's repository, by its own key\nboot gets nouveau" in lines(added=found)
     assert plan.added({"Server | User vllm"}) == []
+
+
+def test_nouveau_that_a_person_has_turned_off_is_said_to_be_off() -> None:
+    found = plan.added({plan.NOUVEAU}, ["/etc/modprobe.d/blacklist-nouveau.conf"])
+    assert found == [
+        (
+            "boot",
+            "gets nouveau blacklisted (already off by /etc/modprobe.d/blacklist-nouveau.conf; "
+            "written down again in aibox-nvidia.conf)",
+        )
+    ]
+
+
+OURS = ["/r/bin/vllm", "serve", "/w", "--port", "8000", "--max-num-seqs", "512", "--seed", "7"]
+
+
+@pytest.mark.parametrize(
+    ("command", "unit", "rows"),
+    [
+        (
+            "/r/bin/python /r/bin/vllm serve /w --port 8000 --max-num-seqs 8 --api-key sk-12345678",
+            None,
+            ["--max-num-seqs 8 -> --max-num-seqs 512", "+ --seed 7", "- --api-key (hidden)"],
+        ),
+        (
+            "",
+            "[Service]\nExecStart=/r/bin/vllm serve /w --port 8000 \\\n  --max-num-seqs 8\n",
+            ["--max-num-seqs 8 -> --max-num-seqs 512", "+ --seed 7"],
+        ),
+        ("/bin/sh /home/me/start.sh", None, []),
+        ("", None, []),
+        (" ".join(OURS), None, []),
+    ],
+)
+def test_flags_that_change_are_told_from_what_runs_or_would(
+    command: str, unit: str | None, rows: list[str]
+) -> None:
+    assert plan.flags_that_change(command.split(), unit, OURS) == rows
 
 
 @pytest.mark.parametrize("name", [*plan._APT, *plan._BOOT])

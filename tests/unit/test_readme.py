@@ -141,3 +141,10 @@ def test_every_command_in_a_sentence_of_the_readme_is_known() -> None:
 def test_every_path_it_links_to_exists(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(("goal", "told"), [([], True), (["env"], True), (["rehearsal"], False)])
+def test_make_alone_ends_with_what_to_type_next(goal: list[str], *, told: bool) -> None:
+    words = ["make", "-n", *goal]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ("pyinfra inventory deploy.py --dry" in done.stdout) is told

@@ -39,13 +39,13 @@ def test_a_server_that_serves() -> None:
         "model": "a/b at dddddddddddd",
         "release": "vLLM 0.31.0-aaaaaaaa",
         "driver": "580.178.04, open modules",
-        "MTP": "on: 64.3 % of the drafted tokens accepted, mean length 2.286, by position 79 %, "
-        "50 % (70 drafts since the start)",
+        "MTP": "on: 64.3 % of the drafted tokens accepted, 2.29 tokens a step; of each step's "
+        "drafted tokens the first 78.6 %, the second 50.0 % (70 drafts since the start)",
         "speed": "62.5 tokens/s a request, the mean of 12 since the start",
         "memory": "84.0 of 96.0 GiB used, 83.0 by the server",
         "gate": "passed 1970-01-02 00:00:00 UTC by a deploy; the start took 120 s",
         "proof": "1970-01-01 01:00:00 UTC: 30.0 tokens/s (60 tokens, prefill included); MTP on: "
-        "35 of 50 draft tokens accepted (70%)",
+        "35 of 50 draft tokens accepted (70.0 %)",
     }
 
 
