@@ -81,10 +81,10 @@ def test_the_same_card_is_refused_at_once_the_next_time(box: Box, data: HostData
     assert the_one_refusal(looked).found == refusal.found
     assert "what this run would do" not in looked.said
     assert process_of(box) == running
-    looked = check({box: with_sequences(data, 512)})
-    assert "a deploy refuses this unit: it failed its gate at " in looked.table
-    assert "512 sequences do not fit 501" in looked.table
-    assert "a deploy mends it" not in looked.table
+    drift = check({box: with_sequences(data, 512)}).table
+    assert "a deploy refuses this unit: it failed its gate at " in drift
+    assert "512 sequences do not fit 501" in drift
+    assert "a deploy mends it" not in drift
 
 
 def test_a_person_who_sits_there_is_not_asked_for_it(
