@@ -25,7 +25,7 @@ from pyinfra.api import Config, Host, Inventory
 from pyinfra.api.state import StateStage
 
 from aibox.decide.refusal import Refusal
-from tasks import invocation, page
+from tasks import invocation, own_words, page
 from tasks.connection import ENGLISH, NoConnectionInWords
 
 
@@ -47,6 +47,7 @@ def watch() -> None:
         initialise(inventory, config, initial_limit=initial_limit)
         state.add_callback_handler(NoConnectionInWords())  # init begins with none
         before_the_prompt(page.show_kept)
+        own_words.left_out()
 
     state.init = initialise_with_boxes  # type: ignore[method-assign]
     context.call_on_close(lambda: end_in_words(sys.exc_info()[1], context.params))
