@@ -93,6 +93,12 @@ def test_a_server_built_by_hand_is_adopted_and_undone_in_one_command(
     assert flags_of(box)[:4] == [f"{VENV}/bin/python", f"{VENV}/bin/vllm", "serve", snapshot()]
     assert answers(box)
 
+    again = deploy({box: data}, "--dry")
+    assert again.code == 0, again.said
+    assert "a unit of your own stands here again" in again.log
+    assert "is kept already, as it stood" in again.log
+    assert again.log.count("+ --speculative-config") == 2  # on the page, and on the plan's
+
     ended = deploy({box: data}, "-y")  # and forward again
     assert ended.code == 0, ended.said
     assert "--speculative-config" in flags_of(box)

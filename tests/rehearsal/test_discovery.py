@@ -127,7 +127,7 @@ def test_its_plan_replaces_his_unit_and_fetches_no_weights(looked: Deploy) -> No
         "steps ",
         "weights of tiny-qwen3.5-mtp: nothing; they lie on the box",
         "reboot none",
-        "changes --max-model-len 262144 -> --max-model-len 32768",
+        "changes --host 127.0.0.1 -> --host localhost",
         "more (--diff)",
         "replaces /etc/systemd/system/vllm-coder.service, which you wrote; it has no drop-ins",
         "your own unit is kept for ever",
