@@ -65,9 +65,16 @@ def machine_state() -> Machine:
 
 
 def assert_as_found(before: Machine) -> None:
-    after = machine_state()
-    for key in before.keys() & after.keys():
-        assert after[key] == before[key], f"{key} are not as found"
+    """What others are in the middle of passes by; what was left behind does not."""
+    until_s = time.monotonic() + 15
+    while (changed := changes(before, machine_state())) and time.monotonic() < until_s:
+        time.sleep(0.5)
+    assert not changed, f"not as found: {changed}"
+
+
+def changes(before: Machine, after: Machine) -> dict[str, tuple[object, object]]:
+    both = before.keys() & after.keys()
+    return {key: (before[key], after[key]) for key in both if after[key] != before[key]}
 
 
 def cli(*words: str, folder: Path = CHECKOUT) -> subprocess.Popen[str]:

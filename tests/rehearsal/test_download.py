@@ -350,7 +350,7 @@ def is_complete(spec: Spec) -> bool:
     ).complete
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666, 0o664])
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
 def test_a_file_that_cannot_be_shared_is_copied_and_left_as_it_is(
     spec_of: Callable[..., Spec],
     shelf: Path,
