@@ -119,6 +119,8 @@ def standin(hub: str) -> HostData:
         "release_disk_gb": 0.2,
         "release_fetch_gb": 0.0001,
         "start_timeout_s": 60,
+        "stream": False,
+        "gateway": False,
     }
 
 
