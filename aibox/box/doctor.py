@@ -194,10 +194,7 @@ def said_by(command: list[str]) -> str:
 
 
 def text_in(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""
+    return probe.read_text(path) or ""
 
 
 def driver_facts() -> dict[str, Any]:

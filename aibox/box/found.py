@@ -19,7 +19,7 @@ from typing import Any
 from aibox.box import probe
 
 STATE = probe.SERVER_STATE
-FIRST_WORDS = "# Laid down by the deploy"  # how every unit of ours begins
+FIRST_WORDS = probe.FIRST_WORDS
 INSTALLED = Path("/etc/systemd/system")
 # Where systemd looks for a unit's file that no program makes, /etc first.
 STANDING = (INSTALLED, Path("/usr/local/lib/systemd/system"), Path("/usr/lib/systemd/system"))

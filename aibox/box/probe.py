@@ -39,6 +39,7 @@ NVML_NOT_SUPPORTED = 3
 LISTEN = "0A"  # the state column of /proc/net/tcp
 SERVER_STATE = Path("/var/lib/aibox/server")  # see good_units.py
 DEPLOYED = Path("/var/lib/aibox/deployed.json")  # the record of the last deploy
+FIRST_WORDS = "# Laid down by the deploy"  # how every unit of ours begins
 ROOT = Path("/")  # tests put a made-up one in its place
 
 
@@ -326,7 +327,7 @@ def foreign_unit(name: str) -> dict[str, Any] | None:
     """
     path = unit_file(name)
     text = (read_text(path) if path else None) or ""
-    is_ours = text.startswith("# Laid down by the deploy")
+    is_ours = text.startswith(FIRST_WORDS)
     if path is None or not text.strip() or is_ours:
         return None
     return {
@@ -370,8 +371,7 @@ def starts_vllm(name: str, text: str) -> bool:
     texts += [script for word in words if (script := script_in(ROOT / word.lstrip("/")))]
     if any(_VLLM.search(joined(one)) for one in texts):
         return True
-    pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
-    own = [pid for pid in pids if is_within(groups_of_process(pid), name)]
+    own = pids_of_unit(name)
     return any(is_vllm(words_of(pid)) or name_of(pid).startswith("VLLM") for pid in own)
 
 
@@ -420,7 +420,7 @@ def unit_of_whom(path: Path, deployed: Path) -> str | None:
     except OSError:
         return None
     ours = path.name in (record_in(deployed) or {}).get("units", {})
-    ours = ours or text.startswith("# Laid down by the deploy")
+    ours = ours or text.startswith(FIRST_WORDS)
     return None if not text.strip() else "ours" if ours else "foreign"
 
 
@@ -503,9 +503,13 @@ def serving(asked: dict[str, Any]) -> list[dict[str, Any]]:
 
 def ports_of_unit(unit: str) -> set[int]:
     """The TCP ports that processes of a unit of the system listen on, its own control group's."""
+    return {port for pid in pids_of_unit(unit) for port in ports_of(pid)}
+
+
+def pids_of_unit(unit: str) -> list[int]:
+    """The processes in the control group of a unit of the system, and below it."""
     pids = [int(folder.name) for folder in Path("/proc").glob("[0-9]*")]
-    own = [pid for pid in pids if is_within(groups_of_process(pid), unit)]
-    return {port for pid in own for port in ports_of(pid)}
+    return [pid for pid in pids if is_within(groups_of_process(pid), unit)]
 
 
 def is_within(groups: str, unit: str) -> bool:
@@ -996,7 +1000,7 @@ def surroundings(unit: str) -> dict[str, Any]:
 def is_a_persons(file: Path) -> bool:
     """Whether a unit's file says something, and no deploy has written it."""
     text = (read_text(file) if file.is_file() else None) or ""
-    return bool(text.strip()) and not text.startswith("# Laid down by the deploy")
+    return bool(text.strip()) and not text.startswith(FIRST_WORDS)
 
 
 def given_by(file: Path, drop_ins: list[Path]) -> list[str]:
