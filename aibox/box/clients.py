@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 import socket
@@ -13,14 +14,15 @@ from typing import Any
 from aibox.box.status import DEPLOYED
 from aibox.decide import clients as decide
 from aibox.decide.clients import Door, Offer
+from aibox.decide.doors import DOORS
 
-ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]*[A-Za-z0-9])?", re.ASCII)
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", re.ASCII)
 
 
 def clients(address: str | None) -> int:
     """Print the page. 1 where nothing was deployed yet, or the address is none."""
     name = address or socket.gethostname()
-    if not ADDRESS.fullmatch(name):
+    if not NAME.fullmatch(name) and ip(name) is None:
         print(f"{name!r} is no host name and no address", file=sys.stderr)
         return 1
     try:
@@ -34,18 +36,28 @@ def clients(address: str | None) -> int:
 
 
 def offered(deployed: Mapping[str, Any], name: str) -> Offer:
-    server = deployed["server"]
-    doors = [
-        Door(door, f"http://{name}:{one['port']}", one["key_file"])
-        for door, one in deployed["doors"].items()
-    ]
+    """name: as clients reach the box, a host name or an IP address."""
+    address, server = ip(name), deployed["server"]
+    host = f"[{name}]" if address is not None and address.version == 6 else name
+    standing = deployed["doors"]
     return Offer(
-        box=name.partition(".")[0],
+        box=(name if address is None else socket.gethostname()).partition(".")[0],
         models=server["models"],
         context=server["context"],
         vision=takes_images(Path(deployed["weights"]["folder"], "config.json")),
-        doors=doors,
+        doors=[
+            Door(door.name, f"http://{host}:{one['port']}", one["key_file"])
+            for door in DOORS
+            if (one := standing.get(door.name))
+        ],
     )
+
+
+def ip(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(name)
+    except ValueError:
+        return None
 
 
 def takes_images(config: Path) -> bool:

@@ -219,7 +219,8 @@ def test_compiled_it_serves_as_well(box: Box) -> None:
     assert "draft tokens accepted" in ended.said
     passed = json.loads(box.run("cat /var/lib/aibox/server/history.json").stdout)[0]
     assert passed["seconds_start"] > 10
-    assert passed["seconds_down"] - passed["seconds_start"] <= 2, passed
+    # two busy cores; the stand-in's switch asserts the two seconds themselves
+    assert passed["seconds_down"] <= 1.05 * passed["seconds_start"], passed
 
 
 def test_no_more_real_starts_than_these(box: Box, real_starts: RealStarts) -> None:

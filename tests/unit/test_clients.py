@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import shlex
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,11 +101,31 @@ def test_the_page_on_a_box_is_the_same_with_mtp_and_without(
 
 
 @pytest.mark.parametrize(
+    ("address", "url", "box"),
+    [
+        ("ai-box.local", "http://ai-box.local:4000", "ai-box"),
+        ("192.168.1.20", "http://192.168.1.20:4000", "own-name"),
+        ("fd00::20", "http://[fd00::20]:4000", "own-name"),
+    ],
+)
+def test_the_filter_comes_first_and_an_address_names_no_box(
+    monkeypatch: pytest.MonkeyPatch, address: str, url: str, box: str
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "own-name.home")
+    gateway = {"gateway": {"port": 4001, "key_file": "/etc/aibox/litellm-master-key"}}
+    doors = {**gateway, **DEPLOYED["doors"]}  # as a record with sorted keys has them
+    offer = on_box.offered({**DEPLOYED, "doors": doors}, address)
+    assert (offer.doors[0].url, offer.box) == (url, box)
+    assert [door.name for door in offer.doors] == ["stream", "gateway"]
+
+
+@pytest.mark.parametrize(
     ("record", "address", "said"),
     [
         (None, "ai-box", "deploy to this box first"),
         ("{}", "ai-box", "deploy to this box first"),
         (json.dumps(DEPLOYED), "a b;c", "no host name"),
+        (json.dumps(DEPLOYED), "ai-box:4000", "no host name"),
     ],
 )
 def test_what_cannot_be_told_is_said_in_words(
