@@ -88,14 +88,18 @@ class InForce(FactBase[str]):
         return output[-1]
 
 
-class IsActive(FactBase[bool]):
-    """Whether systemd counts a unit as up."""
+class Followed(FactBase["str | None"]):
+    """Why systemd does not go by a unit as it lies there; None where it does."""
 
     def command(self, unit: str) -> StringCommand:
-        return StringCommand("systemctl is-active", QuoteString(unit), "|| true")
+        asked = "systemctl show -p ActiveState -p NeedDaemonReload"
+        return StringCommand(asked, QuoteString(unit))
 
-    def process(self, output: list[str]) -> bool:
-        return output[-1:] == ["active"]
+    def process(self, output: list[str]) -> str | None:
+        found = dict(line.partition("=")[::2] for line in output)
+        if found.get("NeedDaemonReload") == "yes":
+            return "has not been read as it lies there"
+        return None if found.get("ActiveState") == "active" else "is not active"
 
 
 def rules_of(box: Box) -> str | None:
@@ -193,8 +197,9 @@ def rules_laid(box: Box) -> Commands:
 @operation()
 def followed() -> Commands:
     """The unit is up, so that it takes the rules along when it is stopped."""
-    if host.get_fact(IsActive, unit=UNIT):
+    missing = host.get_fact(Followed, unit=UNIT)
+    if missing is None:
         host.noop(f"{UNIT} is active")
         return
-    because(host, f"{UNIT} is not active")
+    because(host, f"{UNIT} {missing}")
     yield f"systemctl daemon-reload && systemctl start {UNIT}"
