@@ -71,7 +71,8 @@ class Interfaces(FactBase[list[dict[str, Any]]]):
 class InForce(FactBase[str]):
     """ "same", "different" or "absent": our table against wanted rules, as the kernel lists both.
 
-    The wanted ones are loaded where they rule nothing: in a network of their own.
+    "on trial" where a run that was cut off has laid rules that go by themselves. The wanted ones
+    are loaded where they rule nothing: in a network of their own.
     """
 
     def command(self, rules: str) -> StringCommand:
@@ -80,7 +81,8 @@ class InForce(FactBase[str]):
         return StringCommand(
             *("PATH=$PATH:/usr/sbin; there=$(", listed, "2>/dev/null); wanted=$("),
             *("unshare -n sh -c", apart, "<<'END_OF_RULES'\n" + rules + "END_OF_RULES\n"),
-            ');if test -z "$there"; then echo absent;',
+            f"); if systemctl is-active -q {REVERT}.timer; then echo on trial;",
+            'elif test -z "$there"; then echo absent;',
             'elif test "$there" = "$wanted"; then echo same; else echo different; fi',
         )
 
@@ -119,6 +121,13 @@ def rules_of(box: Box) -> str | None:
     return firewall.ruleset(wanted)
 
 
+FOUND = {
+    "absent": "there is no table of ours",
+    "different": "our table is another one",
+    "on trial": "the rules were tried by a run that was cut off: they go by themselves",
+}
+
+
 @operation()
 def tried(box: Box) -> Commands:
     """Rules that replace those in force, and stay only when a new connection comes through."""
@@ -130,7 +139,7 @@ def tried(box: Box) -> Commands:
     if found == "same":
         host.noop("the kernel has these rules")
         return
-    because(host, "there is no table of ours" if found == "absent" else "our table is another one")
+    because(host, FOUND[found])
     yield FunctionCommand(try_rules, (rules,), {})
 
 
