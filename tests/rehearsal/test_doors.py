@@ -360,7 +360,8 @@ def test_both_doors_are_silent_after_that_and_come_back_after_a_reboot(
     box.until(lambda: is_up(box, key), 300)
     assert planned(box, both) == []
     order = "systemctl show {} -p ActiveEnterTimestampMonotonic --value"
-    up = [int(box.run(order.format(one)).stdout) for one in (STREAM.unit, GATEWAY.unit)]
+    units = ("vllm-coder.service", STREAM.unit, GATEWAY.unit)
+    up = [int(box.run(order.format(one)).stdout) for one in units]
     assert up == sorted(up)
 
 
