@@ -264,12 +264,13 @@ def reasons(door: Door, files: Mapping[str, str], found: Mapping[str, Any]) -> l
 def failed_before(
     files: Mapping[str, str], found: Mapping[str, Any], setting: str
 ) -> Refusal | None:
-    """Why a door that serves is not stopped again for what has failed its gate already.
+    """Why a door that runs is not stopped again for what has failed its gate already.
 
     Keys that were laid down since then may have been what it failed of.
     """
     failed = found["failed"] or {}
-    if found["answers"] != 200 or failed.get("identity") != identity(files):
+    runs = found["unit"].get("ActiveState") == "active"
+    if not runs or failed.get("identity") != identity(files):
         return None
     keys = [path for path in found["changed"] if path not in files]
     if any((found["changed"][path] or 0) > failed["when"] for path in keys):

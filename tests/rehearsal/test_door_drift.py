@@ -154,7 +154,7 @@ def mended(box: Box, data: HostData) -> None:
     done = deploy({box: data}, "-y")
     assert done.code == 0, done.said
     found = check({box: data})
-    assert (found.code, found.table) == (0, "drift: in sync\n"), found.said
+    assert (found.code, found.table) == (0, f"{box.name}: in sync\n"), found.said
 
 
 @pytest.mark.parametrize("name", ROUNDS)

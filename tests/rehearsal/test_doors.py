@@ -126,16 +126,20 @@ def test_a_unit_of_the_persons_own_by_our_name_is_left_alone(box: Box, data: Hos
     file = f"/usr/local/lib/systemd/system/{GATEWAY.unit}"
     text = "[Service]\nExecStart=/home/me/litellm\n"
     box.run(f"mkdir -p $(dirname {file}) && cat >{file} && systemctl daemon-reload", text=text)
-    said = deployed(box, {**data, "gateway": None}).said
-    words = (
-        f"the gateway (LiteLLM) is left out: {GATEWAY.unit} is a unit that no deploy has written"
-    )
-    assert said.count(words) == 2  # in the plan and on the last screen
-    refusal = the_one_refusal(deploy({box: {**data, "gateway": True}}, "-y"))
-    assert f"{GATEWAY.unit} is a unit that no deploy has written" in refusal.found
+    by_default = {**data, "gateway": None}
+    try:
+        plan = deploy({box: by_default}, "--dry").said
+        said = deployed(box, by_default).said
+        refusal = the_one_refusal(deploy({box: {**data, "gateway": True}}, "-y"))
+        left = box.run(f"cat {file}; ls {GATEWAY.unit_file}", check=False).stdout
+    finally:
+        box.run(f"rm {file} && systemctl daemon-reload")
+    words = f"{GATEWAY.unit} is a unit that no deploy has written"
+    assert f"the gateway (LiteLLM) is left out: {words}" in plan
+    assert f"the gateway (LiteLLM) is left out: {words}" in said
+    assert words in refusal.found
     assert "rename yours, or set gateway = False" in refusal.do
-    assert box.run(f"cat {file}; ls {GATEWAY.unit_file}", check=False).stdout == text
-    box.run(f"rm {file} && systemctl daemon-reload")
+    assert left == text
 
 
 @pytest.mark.long
@@ -146,8 +150,8 @@ def test_a_unit_that_is_gone_while_the_door_runs_is_laid_again(
     """It is no stranger's door for that, nor left out."""
     deployed(box, data)
     box.run(f"{how.format(STREAM.unit_file)}; systemctl daemon-reload")
-    said = deployed(box, {**data, "stream": None}).said
-    assert f"{STREAM.unit_file} is not there as a file" in said
+    deployed(box, {**data, "stream": None})
+    assert "ExecStart=" in box.run(f"cat {STREAM.unit_file}").stdout
     assert ask(box, 4000, "/v1/models")[0] == 200
     assert planned(box, data) == []
 

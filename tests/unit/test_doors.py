@@ -173,22 +173,22 @@ def test_what_makes_a_door_due(there: dict[str, Any], said: str | None) -> None:
     assert doors.reasons(GATEWAY, FILES, there) == ([said] if said else [])
 
 
+def failure(**changes: Any) -> dict[str, Any]:
+    """What was written down of FILES when they failed their gate."""
+    return {"identity": doors.identity(FILES), "found": "x", "when": 95.0, **changes}
+
+
 @pytest.mark.parametrize(
     ("there", "refused"),
     [
         (found(), False),
-        (found(failed={"identity": doors.identity(FILES), "found": "x", "when": 95.0}), True),
-        (found(failed={"identity": "0", "found": "x", "when": 95.0}), False),
-        (found(failed={"identity": doors.identity(FILES), "found": "x", "when": 90.5}), False),
-        (
-            found(
-                answers=None,
-                failed={"identity": doors.identity(FILES), "found": "x", "when": 95.0},
-            ),
-            False,
-        ),
+        (found(failed=failure()), True),
+        (found(failed=failure(), answers=None), True),  # at another address than the one before
+        (found(failed=failure(identity="0")), False),
+        (found(failed=failure(when=90.5)), False),
+        (found(failed=failure(), unit={"ActiveState": "failed"}), False),
     ],
-    ids=["never", "this very one", "another", "with other keys", "where none serves now"],
+    ids=["never", "this one", "elsewhere", "another", "with other keys", "where none runs now"],
 )
 def test_a_door_that_serves_is_not_stopped_for_what_has_failed(
     there: dict[str, Any], refused: bool
