@@ -17,6 +17,7 @@ import pytest
 import uvloop
 
 from aibox.stream.config import Keys
+from tests.stream import responses
 from tests.stream.rows import (
     DONE,
     MESSAGE,
@@ -148,6 +149,24 @@ async def test_mends_work_over_sockets_and_are_counted(caplog: pytest.LogCapture
 
 
 @in_a_loop
+async def test_a_response_is_mended_over_sockets_streamed_and_in_one_body() -> None:
+    came = responses.answer(
+        responses.spoken(responses.LONG, 0, "Done.\n</th", "ink>\n\nThe answer")
+    )
+    sent = stream(came, "responses")
+    script = Script([sent[at : at + 50] for at in range(0, len(sent), 50)])
+    async with doors(script, mends={"think_tag": "on"}) as d:
+        async with d.ask("/v1/responses", json={"stream": True, "input": "Hi"}) as got:
+            last = read_back(await got.read())[-1]
+        assert last["response"]["output"] == responses.MOVED
+        assert last["response"]["usage"] == responses.USAGE
+        d.server.script = Script([json.dumps(responses.body(responses.LONG)).encode()], 200, JSON)
+        async with d.ask("/v1/responses", json={"input": "Hi"}) as got:
+            assert await got.json() == responses.body(*responses.MOVED)
+        assert await until(lambda: d.value("mends_total", mend="think_tag", mode="on") == 2)
+
+
+@in_a_loop
 async def test_an_answer_in_one_body_is_mended() -> None:
     reply = {"choices": [{"message": {"reasoning": "Hm", "content": "x"}}]}
     async with doors(Script([json.dumps(reply).encode()], headers=JSON)) as d, d.ask() as got:
@@ -273,12 +292,16 @@ async def test_a_slow_header_and_a_slow_body_end() -> None:
         writer.close()
 
 
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses", "messages"])
 @in_a_loop
-async def test_too_many_at_a_time_are_told_to_wait() -> None:
+async def test_too_many_at_a_time_are_told_to_wait(path: str) -> None:
     async with doors(Script([Wait(1), HELLO]), limits={"streams": 2}) as d:
-        async with d.ask() as one, d.ask() as two, d.ask() as three:
+        async with d.ask() as one, d.ask() as two, d.ask(f"/v1/{path}") as three:
             assert (one.status, two.status, three.status) == (200, 200, 429)
-            assert three.headers["Retry-After"]
+            assert int(three.headers["Retry-After"]) > 0
+            found = await three.json()
+        assert found["error"]["type"] == "rate_limit_error"
+        assert (found.get("type") == "error") is (path == "messages")
         async with d.client.get(d.url + "/health") as got:
             assert got.status == 200
 
@@ -415,16 +438,27 @@ async def test_a_server_that_dies_after_signs_of_life_is_an_error_event() -> Non
 # --- clients that hang up, or are slow ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("when", ["before the header", "in silence", "in the middle"])
+@pytest.mark.parametrize(
+    ("when", "path"),
+    [
+        ("before the header", "chat/completions"),
+        ("in silence", "chat/completions"),
+        ("in the middle", "chat/completions"),
+        ("in the middle", "completions"),
+        ("in the middle", "responses"),
+        ("in the middle", "messages"),
+        ("before the header", "responses"),
+    ],
+)
 @in_a_loop
-async def test_f13_who_hangs_up_ends_the_work(when: str) -> None:
+async def test_f13_who_hangs_up_ends_the_work(when: str, path: str) -> None:
     script = Script([Wait(30), HELLO])
     if when == "before the header":
         script = Script([HELLO], before=30)
     elif when == "in the middle":
         script = Script([HELLO[:60]], endless=FLOOD)
     async with doors(script) as d:
-        asking = asyncio.create_task(d.ask().__aenter__())
+        asking = asyncio.create_task(d.ask(f"/v1/{path}").__aenter__())
         assert await until(lambda: d.server.asked)
         await asyncio.sleep(0.2)
         began = time.monotonic()
