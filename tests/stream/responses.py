@@ -63,7 +63,7 @@ def ended(item: dict[str, Any], number: int) -> Events:
     holder, inner = ("reasoning", "reasoning") if thought else ("content", "output")
     at = {"output_index": number, "item_id": item["id"], "content_index": 0}
     text = item["content"][0]["text"]
-    logprobs = {} if thought else {"logprobs": []}
+    logprobs: dict[str, Any] = {} if thought else {"logprobs": []}
     return [
         event(f"{inner}_text.done", **at, text=text, **logprobs),
         event(f"{holder}_part.done", **at, part=item["content"][0]),

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
+import openai
 import pytest
 import uvloop
 
@@ -164,6 +165,27 @@ async def test_a_response_is_mended_over_sockets_streamed_and_in_one_body() -> N
         async with d.ask("/v1/responses", json={"input": "Hi"}) as got:
             assert await got.json() == responses.body(*responses.MOVED)
         assert await until(lambda: d.value("mends_total", mend="think_tag", mode="on") == 2)
+
+
+@in_a_loop
+async def test_openais_own_client_reads_a_mended_response() -> None:
+    """It builds items up from their pieces, and is strict about their order."""
+    words = "I look." + responses.TWO
+    came = responses.answer(
+        responses.spoken(responses.message("m1", words), 0, "I look.", words[7:])
+    )
+    script = Script([stream(came, "responses")])
+    async with doors(script, mends={"tool_call_text": "on"}) as d:
+        client = openai.AsyncOpenAI(base_url=d.url + "/v1", api_key="none", max_retries=0)
+        tools: Any = responses.TOOLS["tools"]
+        async with client.responses.stream(model="m", input="Hi", tools=tools) as talk:
+            kinds = [event.type async for event in talk]
+            whole = await talk.get_final_response()
+        await client.close()
+    assert whole.output_text == "I look."
+    called = [item.arguments for item in whole.output if item.type == "function_call"]
+    assert called == ['{"path": "a.py"}', '{"lines": 7}']
+    assert kinds.count("response.function_call_arguments.done") == 2
 
 
 @in_a_loop
