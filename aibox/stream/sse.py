@@ -45,6 +45,7 @@ class Events:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self.at_start = True  # whether what comes next begins an event
         self._pending = b""
         self._searched = 0  # so many bytes of what is pending hold no end
         self._too_long = False
@@ -69,6 +70,7 @@ class Events:
                 start = search = start + 1
         self._after_cr = start == len(text) and text[-1] == 13
         self._pending = text[start:]
+        self.at_start = not (self._pending or self._after_cr)
         self._searched = max(len(self._pending) - 2, 0)  # an end has three bytes at most
         if len(self._pending) > self._limit:
             self._too_long = True
@@ -89,6 +91,7 @@ class Events:
         mended = mend(whole)
         if mended is not None:
             self._pending, self._searched, self._after_cr = text[end:], 0, False
+            self.at_start = not self._pending
         return mended
 
     @property

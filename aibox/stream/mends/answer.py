@@ -102,6 +102,11 @@ class Answer:
     def feed(self, block: bytes) -> bytes:
         """What goes to the client for a block from the server; perhaps nothing yet."""
         if self._quiet:  # nothing is held back or expected
+            if self._frame is not None and self._events.at_start:
+                framed, thoughts = self._frame.mended(block)
+                if framed is not None:
+                    self._in_frame += thoughts
+                    return framed
             at_once = self._events.uncut(block, self._at_once)
             if at_once is not None:
                 return at_once

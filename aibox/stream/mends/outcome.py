@@ -73,7 +73,11 @@ class Outcome:
     def _see_block(self, chunk: Chunk) -> None:
         block = chunk.get("content_block")
         called = isinstance(block, dict) and block.get("type") == "tool_use"
-        if chunk["type"] in _SAYING or called or (chunk["type"] == "message" and chunk.get("content")):
+        if (
+            chunk["type"] in _SAYING
+            or called
+            or (chunk["type"] == "message" and chunk.get("content"))
+        ):
             self._said.add(0)
         delta = chunk.get("delta")
         ends = delta if isinstance(delta, dict) else chunk
