@@ -122,13 +122,21 @@ def _end_of_event(text: bytes, start: int) -> int:
 
 def data_of(raw: bytes) -> bytes | None:
     """The data lines of an event, joined by LF; None without any."""
-    return raw[6:-2] if _is_plain(raw) else _joined(raw)
+    if _is_plain(raw):
+        return raw[6:-2]
+    return raw[raw.index(b"\n") + 7 : -2] if _is_named(raw) else _joined(raw)
 
 
 def _is_plain(raw: bytes) -> bool:
     """Whether it is one data line, as servers write it."""
     framed = raw.startswith(b"data: ") and raw.endswith(b"\n\n")
     return framed and raw.count(b"\n") == 2 and b"\r" not in raw
+
+
+def _is_named(raw: bytes) -> bool:
+    """Whether it is a name and one data line, as servers write it."""
+    framed = raw.startswith(b"event: ") and b"\ndata: " in raw and raw.endswith(b"\n\n")
+    return framed and raw.count(b"\n") == 3 and b"\r" not in raw
 
 
 def _joined(raw: bytes) -> bytes | None:
