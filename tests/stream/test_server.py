@@ -28,6 +28,7 @@ from tests.stream.rows import (
     message,
     read_back,
     said,
+    stop_for,
     stream,
     text,
     text_start,
@@ -269,9 +270,18 @@ async def test_errors_come_in_the_apis_own_form() -> None:
         ) as got:
             assert got.status == 404
             assert "/v1/chat/completions" in error_of(await got.read())["message"]
-        async with d.client.get(d.url + "/v1/models/../../metrics") as got:
-            assert got.status in (401, 403, 404, 502, 503, 200)
-        assert not d.server.asked or d.server.asked[0].line.startswith("GET /metrics")
+        assert not d.server.asked
+
+
+@pytest.mark.parametrize("path", ["/v1/models/../../metrics", "/v1//models", "/v1/models/", "/"])
+@in_a_loop
+async def test_a_path_that_only_looks_known_goes_nowhere(path: str) -> None:
+    async with doors(Script([HELLO])) as d:
+        reader, writer = await asyncio.open_connection("127.0.0.1", d.filter.port)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert b" 404 " in await reader.readline()
+        assert not d.server.asked
+        writer.close()
 
 
 @in_a_loop
@@ -588,6 +598,67 @@ async def test_metrics_and_the_servers_metrics() -> None:
         assert "aibox_stream_zero_acceptance_streaks_total 1.0" in text_
         assert "aibox_stream_active_streams 0.0" in text_
         assert "aibox_stream_added_latency_seconds_bucket" in text_
+
+
+@in_a_loop
+async def test_an_address_that_may_not_reads_nobodys_metrics() -> None:
+    async with doors() as d:
+        d.server.by_path["/metrics"] = Script([VLLM % 100], headers={"Content-Type": "text/plain"})
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(d.filter, "_may_see_metrics", lambda _: False)
+            for page in ("/metrics", "/metrics/vllm"):
+                async with d.client.get(d.url + page) as got:
+                    assert got.status == 403
+                    assert b"vllm:" not in await got.read()
+        assert not d.server.asked
+
+
+@pytest.mark.parametrize("stream_", [True, False])
+@pytest.mark.parametrize(
+    ("path", "streamed", "body"),
+    [
+        (
+            "chat/completions",
+            stream([STOP, {"choices": [], "usage": {"completion_tokens": 1}}]),
+            {
+                "choices": [{"message": {"content": ""}, "finish_reason": "stop"}],
+                "usage": {"completion_tokens": 1},
+            },
+        ),
+        (
+            "messages",
+            stream([MESSAGE, {**stop_for("end_turn"), "usage": {"output_tokens": 1}}], "messages"),
+            {
+                "type": "message",
+                "content": [],
+                "stop_reason": "end_turn",
+                "usage": {"output_tokens": 1},
+            },
+        ),
+        (
+            "responses",
+            stream(
+                [
+                    {
+                        "type": "response.completed",
+                        "response": {**responses.body(), "usage": {"output_tokens": 1}},
+                    }
+                ],
+                "responses",
+            ),
+            {**responses.body(), "usage": {"output_tokens": 1}},
+        ),
+    ],
+)
+@in_a_loop
+async def test_an_empty_answer_of_one_token_is_counted_and_passed_on(
+    path: str, streamed: bytes, body: dict[str, Any], stream_: bool
+) -> None:
+    sent = streamed if stream_ else json.dumps(body).encode()
+    async with doors(Script([sent], headers=SSE if stream_ else JSON)) as d:
+        async with d.ask(f"/v1/{path}", json={"stream": stream_}) as got:
+            assert (await got.read()).startswith(sent)
+        assert await until(lambda: d.value("empty_answers_total", tokens="one") == 1)
 
 
 @pytest.mark.parametrize(
