@@ -72,7 +72,7 @@ def seed(report: Report) -> Drawing | None:
             at = place + (every.index(name) - (len(every) - 1) / 2) * width
             one_bar(axes, at, width, figure, colour_of(name, every))
     axes.set_xticks(range(len(groups)), [name for name, _ in groups])
-    axes.set_ylabel("tokens/s, one stream, time to first token included")
+    axes.set_ylabel("tokens/s, one stream,\nfirst token included")
     keys = [Rectangle((0, 0), 1, 1, color=colour_of(name, every)) for name in every]
     beside(axes, keys, every)
     headed(drawing, report, "without and with drafts")
@@ -117,9 +117,9 @@ def cross(report: Report) -> Drawing | None:
     columns = sorted({(row.context, row.thinking) for row in found})
     if not found:
         return None
-    servers = list(dict.fromkeys(row.server for row in found))
+    servers = list(dict.fromkeys(row.server for row in sorted(found, key=drafted)))
     size = (2.2 + 3.4 * len(columns), 6.6)
-    drawing, every = plt.subplots(2, len(columns), figsize=size, squeeze=False, sharey="row")
+    drawing, every = plt.subplots(2, len(columns), figsize=size, squeeze=False)
     for at, (context, thinking) in enumerate(columns):
         of_column = [row for row in found if (row.context, row.thinking) == (context, thinking)]
         for server in servers:
@@ -128,6 +128,8 @@ def cross(report: Report) -> Drawing | None:
                 one_line(every[0][at], lines, [row.speed for row in lines], servers)
                 one_line(every[1][at], lines, [row.decode for row in lines], servers)
         panels((every[0][at], every[1][at]), of_column, context, thinking=thinking)
+    for axes in every[1][1:]:
+        axes.sharey(every[1][0])
     every[0][0].set_ylabel("tokens/s, all streams,\nfirst token included")
     every[1][0].set_ylabel("tokens/s of one stream,\nafter its first token")
     keys = [Line2D([0], [0], color=line_colour(one, servers), marker="o") for one in servers]
@@ -135,6 +137,10 @@ def cross(report: Report) -> Drawing | None:
     headed(drawing, report, "streams, prompts and drafts")
     drawing.tight_layout(rect=(0, 0.03, 1, 0.98))
     return drawing
+
+
+def drafted(row: Row) -> int:
+    return row.drafts
 
 
 def line_colour(server: str, servers: Sequence[str]) -> str:
