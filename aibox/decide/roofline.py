@@ -76,9 +76,8 @@ def line(
     """
     read = step.bytes(drafts)
     if card not in BANDWIDTH:
-        return (
-            f"{gigabytes(read)} a step; the bandwidth of the card {card or '(none)'} is not known"
-        )
+        which = card or "that is not there"
+        return f"{gigabytes(read)} a step; nobody wrote down the bandwidth of a card {which}"
     most = BANDWIDTH[card] / read
     steps = tokens_per_second / mean_length
     return (
