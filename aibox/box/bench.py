@@ -213,7 +213,8 @@ def one_server(
 
 def measure(asked: Asked, candidate: Spec, server: Report, progress: Progress) -> None:
     """The points of one server, added to its report one by one."""
-    characters = bench_prompts.characters_of_a_token(candidate)
+    long = any(point.context for point in asked.points)
+    characters = bench_prompts.characters_of_a_token(candidate) if long else 0.0
     context = context_of(candidate)
     for at, point in enumerate(asked.points):
         why = bench_plan.fits(

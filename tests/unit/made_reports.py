@@ -19,10 +19,10 @@ def point(speeds: Sequence[float], **more: Any) -> Report:
 
     With several streams each speed is the total of one batch.
     """
-    usual = {"kind": "code", "concurrency": 1, "context": 0, "thinking": False}
+    usual: dict[str, Any] = {"kind": "code", "concurrency": 1, "context": 0, "thinking": False}
     usual |= {"accepted": (0, 0, 0, ()), "failed": 0, **more}
     names = ("drafts", "draft_tokens", "accepted_tokens", "accepted_at")
-    counted = dict(zip(names, usual.pop("accepted"), strict=True))
+    counted: dict[str, Any] = dict(zip(names, usual.pop("accepted"), strict=True))
     streams, failed = usual["concurrency"], usual.pop("failed")
     each = [request(speed / streams) for speed in speeds]
     batches = [each] if streams == 1 else [[one] * streams for one in each]
@@ -58,7 +58,7 @@ def report(mode: str, *servers: Report, **more: Any) -> Report:
 
 def answers(*texts: str) -> Report:
     """What a server said to prompts p0, p1, …, twice alike."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"prompt": f"p{at}", "run": run, "text": text, "calls": [], "finish": "stop"}
         | {"tokens": 9, "tools": False}
         for run in (0, 1)
