@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # pyinfra runs 
 
 from tasks import deploy_lock, going_back, measuring
 
-if going_back.can_work():
+if going_back.can_work() and measuring.is_well_asked():
     deploy_lock.held(name="One deploy at a time")
     measuring.measured(name="What the server does")
     measuring.said(name="What was measured")

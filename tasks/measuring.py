@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 from pyinfra import host, state
-from pyinfra.api import FunctionCommand, Host, State, operation
+from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand, operation
 
 from aibox.box.job import FOLDER, write_whole
 from aibox.decide import bench_page, bench_plan
@@ -19,11 +19,30 @@ from aibox.decide.refusal import Refusal
 from tasks import page
 from tasks.box import AIBOX, PROJECT
 from tasks.going_back import history_of_box
-from tasks.operations import Commands, call_aibox, refused, run_job, say_refusal
+from tasks.operations import Commands, call_aibox, run_job, say_refusal
 
 REPORTS = PROJECT / "reports"
 JOB = "bench"
 LANDED = "bench_report"  # in a box's connector data: the paths that were written
+
+
+def is_well_asked() -> bool:
+    """Whether what `--data` asks for can be measured here; every reason against it is said."""
+    found = bench_plan.read(asked_of(host))
+    refusals = [] if isinstance(found, Asked) else list(found)
+    if not refusals and not (history_of_box() or {}).get("serves"):
+        refusals = [
+            Refusal(
+                "nothing that has passed its gate serves on this box",
+                "a server that was deployed and serves",
+                "run the deploy: pyinfra inventory deploy.py",
+            )
+        ]
+    for refusal in refusals:
+        say_refusal(host, refusal)
+    if refusals:
+        state.fail_hosts({host})
+    return not refusals
 
 
 @operation()
@@ -31,23 +50,11 @@ def measured() -> Commands:
     """Do what `--data` asks for; what a run that was cut off has measured over there is fetched."""
     given = asked_of(host)
     asked = bench_plan.read(given)
-    if not isinstance(asked, Asked):
-        for refusal in asked:
-            yield refused(refusal)
-        return
-    found = history_of_box() or {}
-    if not found.get("serves"):
-        yield refused(
-            Refusal(
-                "nothing that has passed its gate serves on this box",
-                "a server that was deployed and serves",
-                "run the deploy: pyinfra inventory deploy.py",
-            )
-        )
-        return
+    assert isinstance(asked, Asked)  # is_well_asked has said so
     for line in bench_plan.in_short(asked):
         host.log(line)
     yield FunctionCommand(bring, (given,), {})
+    yield StringCommand("rm -rf", QuoteString(str(FOLDER / JOB)))  # it is here now
 
 
 def asked_of(box: Host) -> dict[str, str]:
@@ -58,7 +65,7 @@ def asked_of(box: Host) -> dict[str, str]:
 
 
 def bring(state: State, host: Host, given: dict[str, str]) -> bool:
-    """Start the job or follow it, then write its report here. What is brought is gone there."""
+    """Start the job or follow it, then write its report here."""
     spec = {"asked": given}
     try:
         known = report_of(host, given)
@@ -69,7 +76,6 @@ def bring(state: State, host: Host, given: dict[str, str]) -> bool:
         if known is None:
             raise ConnectionError("its report is gone")
         host.connector_data[LANDED] = landed(host, known)
-        host.run_shell_command(f"rm -rf {FOLDER / JOB}", _sudo=bool(state.config.SUDO))
     except (ConnectionError, OSError) as error:
         say_refusal(host, unbrought(error))
         return False

@@ -116,7 +116,7 @@ def answered(asked: argparse.Namespace) -> int:
     if asked.verb == "job" and asked.act == "work":
         return job.work(asked.name, VERBS)
     if asked.verb == "job" and asked.act == "ended":
-        ENDS[asked.name]()
+        ENDS.get(asked.name, nothing)()
         return 0
     if asked.verb in ("status", "clients", "doctor"):
         return shown(asked)
@@ -125,6 +125,10 @@ def answered(asked: argparse.Namespace) -> int:
     answers = {"job": answer_job, "vram": answer_vram, "prove": answer_prove, "judge": answer_judge}
     print(json.dumps(answers[asked.verb](asked)))
     return 0
+
+
+def nothing() -> None:
+    """What most jobs need at their end."""
 
 
 def shown(asked: argparse.Namespace) -> int:

@@ -223,8 +223,7 @@ def measure(asked: Asked, candidate: Spec, server: Report, progress: Progress) -
         if why is not None:
             server["notes"].append(f"{server['name']}, {point.name}: left out, {why}")
             continue
-        progress.step(f"{server['name']}: {point.name}")
-        progress.say(at, len(asked.points), "points")
+        progress.step(f"{at + 1} of {len(asked.points)}, {server['name']}: {point.name}")
         server["points"].append(one_point(asked, point, candidate, characters, progress))
 
 

@@ -40,7 +40,7 @@ def box(layers: Callable[[str], str | None], data: HostData) -> Iterator[Box]:
 
 
 @pytest.fixture
-def brought(box: Box) -> Iterator[Callable[[], Path]]:
+def brought() -> Iterator[Callable[[], Path]]:
     """The JSON of the report that came since; everything that came goes at the end."""
     before = files()
 
