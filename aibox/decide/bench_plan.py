@@ -304,13 +304,18 @@ def batches(concurrency: int, runs: int) -> list[int]:
 
 def in_short(asked: Asked) -> Sequence[str]:
     """What a person reads before it begins."""
-    points, servers = len(asked.points), len(asked.variants)
+    servers = counted(len(asked.variants), "server")
     starts = sum(1 for variant in asked.variants if not variant.is_now)
-    rows = [f"mode {asked.mode}: {points} points on each of {servers} servers, {asked.runs} runs"]
+    points = counted(len(asked.points), "point")
+    rows = [f"mode {asked.mode}: {points} on {servers}, runs of each: {asked.runs}"]
     if asked.mode == "quality":
-        rows = [f"mode quality: a fixed set of prompts on {servers} servers, {asked.runs} times"]
+        rows = [f"mode quality: a fixed set of prompts on {servers}, runs of each: {asked.runs}"]
     if starts:
         rows.append(
             f"the server is started anew up to {starts + 1} times; at the end it is what it was"
         )
     return rows
+
+
+def counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

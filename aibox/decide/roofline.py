@@ -81,7 +81,7 @@ def line(
     most = BANDWIDTH[card] / read
     steps = tokens_per_second / mean_length
     return (
-        f"{gigabytes(read)} a step at {BANDWIDTH[card] / 1e9:,.0f} GB/s allow {most:.1f} steps/s; "
+        f"{gigabytes(read)} a step at {BANDWIDTH[card] / 1e9:,.0f} GB/s allow {most:,.1f} steps/s; "
         f"the run makes {steps:.1f}, {100 * steps / most:.0f} % of that"
     )
 
