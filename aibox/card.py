@@ -176,8 +176,8 @@ class ModelCard(_Strict):
     repository: Annotated[str, Field(pattern=f"^{REPOSITORY.pattern}$")] = Field(
         description="OWNER/NAME on the hub"
     )
-    dtype: Literal["bfloat16", "float16", "float32"] = Field(
-        description="bfloat16, float16 or float32"
+    dtype: Literal["bfloat16", "float16", "float32", "quantised"] = Field(
+        description="bfloat16, float16, float32 or quantised"
     )
     context: int = Field(ge=1, description="the model's own limit in tokens, a whole number")
     head: CardHead | None = Field(

@@ -19,12 +19,18 @@ LOCK = PROJECT / "group_data/locks/aibox.txt"
 
 @cache
 def identity() -> str:
-    """`<version>-<lock8>`, where lock8 covers the lock and every source file of aibox."""
+    """`<version>-<lock8>`, where lock8 covers the lock and every file of aibox."""
     digest = hashlib.sha256(LOCK.read_bytes())
-    for path in sorted((PROJECT / "aibox").rglob("*.py")):
+    for path in sources():
         digest.update(f"{path.relative_to(PROJECT)}\0".encode())
         digest.update(path.read_bytes())
     return f"{version()}-{digest.hexdigest()[:8]}"
+
+
+def sources() -> list[Path]:
+    """Programs, and the prompts of benchmarks."""
+    folder = PROJECT / "aibox"
+    return sorted([*folder.rglob("*.py"), *(folder / "prompts").iterdir()])
 
 
 def version() -> str:

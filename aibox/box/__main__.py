@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from aibox.box import (
     apt,
+    bench,
     clients,
     doctor,
     door,
@@ -23,6 +24,7 @@ from aibox.box import (
     job,
     judge,
     kernels,
+    lent,
     modules,
     prove,
     ready,
@@ -49,7 +51,10 @@ VERBS = {
     "teardown": teardown.teardown,
     "door_venv": door_venv.build,
     "door": door.switch,
+    "bench": bench.bench,
 }
+# What is done when a job of this name has ended, in whatever way.
+ENDS = {lent.JOB: lent.returned}
 
 
 class Parser(argparse.ArgumentParser):
@@ -74,8 +79,8 @@ def main(words: list[str] | None = None) -> int:
 def parser() -> Parser:
     parser = Parser(prog="aibox", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    jobs = verbs.add_parser("job", help="long work: start it, look at it, do it")
-    jobs.add_argument("act", choices=("start", "look", "work"))
+    jobs = verbs.add_parser("job", help="long work: start it, look at it, do it, end it")
+    jobs.add_argument("act", choices=("start", "look", "work", "ended"))
     jobs.add_argument("name")
     verbs.add_parser("vram", help="the cards as NVML names them and what cuInit answers, as JSON")
     verbs.add_parser("prove", help="a real completion; the task comes on standard input")
@@ -110,6 +115,9 @@ def answered(asked: argparse.Namespace) -> int:
         return waited(asked)
     if asked.verb == "job" and asked.act == "work":
         return job.work(asked.name, VERBS)
+    if asked.verb == "job" and asked.act == "ended":
+        ENDS.get(asked.name, nothing)()
+        return 0
     if asked.verb in ("status", "clients", "doctor"):
         return shown(asked)
     if asked.verb == "compare":
@@ -117,6 +125,10 @@ def answered(asked: argparse.Namespace) -> int:
     answers = {"job": answer_job, "vram": answer_vram, "prove": answer_prove, "judge": answer_judge}
     print(json.dumps(answers[asked.verb](asked)))
     return 0
+
+
+def nothing() -> None:
+    """What most jobs need at their end."""
 
 
 def shown(asked: argparse.Namespace) -> int:

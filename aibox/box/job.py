@@ -27,6 +27,8 @@ FOLDER = Path("/run/aibox/jobs")
 SECRET = "secret"  # noqa: S105  a key of the task, no secret
 SECRET_FILE = "secret.json"  # noqa: S105  a name, no secret
 HOW = ("restart", "retry")
+# Jobs with something to be done at their end, even after a kill: `aibox job ended NAME`.
+WITH_AN_END = ("bench",)
 Spec = dict[str, Any]
 
 
@@ -132,6 +134,8 @@ def start(name: str, verb: str, spec: Spec) -> str:
     subprocess.run(["systemctl", "reset-failed", unit_of(name)], capture_output=True, check=False)
     command = ["systemd-run", "--quiet", "--collect", f"--unit={unit_of(name)}"]
     command += ["--property=Type=exec", "--property=UMask=0022"]
+    if name in WITH_AN_END:
+        command += [f"--property=ExecStopPost={program()} job ended {name}"]
     command += [program(), "job", "work", name]
     try:
         subprocess.run(command, check=True)

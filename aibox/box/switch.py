@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from aibox.box import adoption, gate, good_units, journal, started_by, turning
+from aibox.box import adoption, gate, good_units, journal, lent, started_by, turning
 from aibox.box.found import is_ours, standing_parts
 from aibox.box.good_units import sum_of
 from aibox.box.job import FAILURES, JobError, Progress, Spec, refusal_of, write_whole
@@ -52,6 +52,7 @@ def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
     "notes" for the person. Raises JobError, which says what failed, why, and what runs now.
     """
     service = Service(spec["unit"])
+    lent.refused_while_lent()
     turning.unlocked(service)
     turning.settle(service)
     kept_for_ever(service, spec)

@@ -38,6 +38,12 @@ def header(file: Path) -> Header:
     return tensors
 
 
+def sizes(file: Path) -> dict[str, int]:
+    """Bytes of each tensor. Raises JobError for what is no such file."""
+    offsets = {name: tensor.get("data_offsets", (0, 0)) for name, tensor in header(file).items()}
+    return {name: int(end) - int(begin) for name, (begin, end) in offsets.items()}
+
+
 def dtypes(tensors: Header) -> dict[str, int]:
     """How many parameters there are of each dtype."""
     numbers: Counter[str] = Counter()

@@ -38,6 +38,8 @@ STORED_AS = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
 # Left in F32 on purpose by the publishers: A_log, dt_bias and the like.
 OTHER_TYPES_ALLOWED = 0.01
 # Narrow types only come from quantising; even a few of them mean other weights.
+QUANTISED = "quantised"  # what a card asks for then
+PACKED = "I32"  # eight weights of four bits in one
 _QUANTISED = ("F8", "F6", "F4", "I8", "U8", "I4", "U4")
 
 
@@ -141,17 +143,32 @@ def judge_dtype(headers: Mapping[str, Mapping[str, int]], wanted: str) -> Refusa
             totals[kind] = totals.get(kind, 0) + number
     everything = sum(totals.values())
     stored = STORED_AS.get(wanted, wanted)
+    quantised = [kind for kind in totals if kind.startswith(_QUANTISED) and totals[kind]]
+    if wanted == QUANTISED:
+        return None if quantised or totals.get(PACKED) else not_quantised(totals)
     remedy = "fetch the unquantised repository of the model, or correct dtype in the model card"
     expected = f"{stored} for at least 99 % of the parameters ({wanted}, not quantised)"
     if everything == 0:
         return Refusal("no parameters in the weight files", expected, remedy)
-    quantised = [kind for kind in totals if kind.startswith(_QUANTISED) and totals[kind]]
     others = everything - totals.get(stored, 0)
     if not quantised and others <= OTHER_TYPES_ALLOWED * everything:
         return None
-    found = ", ".join(
-        f"{kind} {100 * number / everything:.1f} %"
-        for kind, number in sorted(totals.items(), key=lambda item: -item[1])
-    )
+    found = in_shares(totals)
     reason = "quantised weights" if quantised else "weights of another type"
     return Refusal(f"{reason}: {found}", expected, remedy)
+
+
+def not_quantised(totals: Mapping[str, int]) -> Refusal:
+    found = in_shares(totals) or "no parameters in the weight files"
+    return Refusal(
+        f"weights that are not quantised: {found}",
+        "a part of the parameters in a type of at most 8 bits, or packed as I32",
+        "fetch the quantised repository of the model, or correct dtype in the model card",
+    )
+
+
+def in_shares(totals: Mapping[str, int]) -> str:
+    """ "BF16 99.6 %, F32 0.4 %", the largest first."""
+    everything = sum(totals.values())
+    ordered = sorted(totals.items(), key=lambda item: -item[1])
+    return ", ".join(f"{kind} {100 * number / everything:.1f} %" for kind, number in ordered)

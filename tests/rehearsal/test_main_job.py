@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,11 +72,11 @@ def host(box: Box) -> Host:
     return host_of(box)
 
 
-def again(box: Box, *words: str, **data: object) -> Deploy:
+def again(box: Box, *words: str, entry: str = "deploy.py", **data: object) -> Deploy:
     """A further deploy to the box, from the hub that `make rehearsal` left running."""
     record = hub.detached(hub_record())
     assert record, "the hub went away"
-    return deploy({box: {**production(record["url"]), **DOORS, **data}}, *words)
+    return deploy({box: {**production(record["url"]), **DOORS, **data}}, *words, entry=entry)
 
 
 def accepted_drafts(metrics: str) -> float:
@@ -199,6 +200,51 @@ def answered_chats(box: Box) -> float:
     rows = [line for line in metrics.splitlines() if line.startswith("aibox_stream_requests_total")]
     wanted = [row for row in rows if "chat/completions" in row and 'status="200"' in row]
     return sum(float(row.split()[-1]) for row in wanted)
+
+
+def drafted(box: Box) -> tuple[float, ...]:
+    """Drafts, tokens drafted and accepted, and tokens written: the server's counters now."""
+    said = box.run(["python3", "-c", f"{ASK}\nprint(get('/metrics'))"]).stdout.splitlines()
+    names = [f"spec_decode_num_{name}" for name in ("drafts", "draft_tokens", "accepted_tokens")]
+    return tuple(
+        sum(float(row.split()[-1]) for row in said if row.startswith(f"vllm:{name}_total{{"))
+        for name in (*names, "generation_tokens")
+    )
+
+
+def test_the_benchmark_says_what_the_counters_say(box: Box) -> None:
+    """`pyinfra inventory tasks/bench.py`, a small part of it, on the server as it is."""
+    part = {"kinds": "code", "tokens": 48, "runs": 2, "drafts": "now"}
+    process, before, old = box.run(MAIN_PID).stdout, drafted(box), reports()
+    ended = again(box, "-y", entry="tasks/bench.py", **part)
+    made = reports() - old
+    try:
+        assert ended.code == 0, ended.said
+        counted = [now - then for then, now in zip(before, drafted(box), strict=True)]
+        assert sorted(path.suffix for path in made) == [".json", ".md", ".png", ".svg"]
+        assert_measured(next(path for path in made if path.suffix == ".json"), counted)
+        assert "| 2 drafts | code, 1 stream |" in ended.said
+    finally:
+        for path in made:
+            path.unlink()
+    assert box.run(MAIN_PID).stdout == process  # nothing was started for it
+
+
+def reports() -> set[Path]:
+    return {*(CHECKOUT / "reports").glob(f"*-{NAME}-*")}
+
+
+def assert_measured(path: Path, counted: list[float]) -> None:
+    """counted: what the server's counters rose by in the meantime, read by this test."""
+    point = json.loads(path.read_text())["servers"][0]["points"][0]
+    names = ("drafts", "draft_tokens", "accepted_tokens", "generation_tokens")
+    assert [point["counted"][name] for name in names] == counted
+    batch = point["batches"][0]
+    assert [one["tokens"] for one in batch["requests"]] == [48, 48]
+    own = batch["speculative"]  # what `vllm bench serve` says of the same
+    assert [own["num_drafts"], own["draft_tokens"], own["accepted_tokens"]] == counted[:3]
+    assert own["acceptance_length"] == pytest.approx(1 + counted[2] / counted[0])
+    assert sum(one["seconds"] for one in batch["requests"]) <= batch["seconds"]
 
 
 def test_flags_that_the_real_parser_refuses_cost_no_second(box: Box) -> None:

@@ -32,6 +32,39 @@ def test_the_default_card_holds_the_reference_flags_in_their_order() -> None:
     assert "501 state blocks" in card.limits["max-num-seqs"].why
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("qwen3.8-flash-next", "bfloat16"), ("qwen3.8-27b-unsloth-fp8", "quantised")],
+)
+def test_cards_to_compare_with_say_what_is_to_be_resolved(name: str, dtype: str) -> None:
+    card = load_card(ROOT / "group_data/models", name)
+    assert card.dtype == dtype
+    assert card.serve["served-model-name"] != "qwen3.8-27b"  # reports tell them apart
+    text = (ROOT / f"group_data/models/{name}.yml").read_text()
+    assert text.count("(resolve)") > 1
+    assert load_weights_lock(ROOT / "group_data/models", name) is None  # no hub was there to ask
+
+
+SPECULATIVE = [
+    {"method": "eagle3", "model": "/srv/models/drafter", "num_speculative_tokens": 5},
+    {"method": "dflash", "model": "/srv/models/drafter", "num_speculative_tokens": 8},
+    {"method": "draft_model", "model": "/srv/models/small", "num_speculative_tokens": 4},
+    {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4},
+]
+
+
+@pytest.mark.parametrize("config", SPECULATIVE, ids=lambda config: config["method"])
+def test_a_card_takes_any_speculative_configuration(config: dict[str, Any], tmp_path: Path) -> None:
+    """Whether vLLM knows the method is for the release's own parser to say."""
+    document = yaml.safe_load((ROOT / "group_data/models/qwen3.8-27b.yml").read_text())
+    document["head"] = None
+    document["serve"]["speculative-config"] = config
+    (tmp_path / "other.yml").write_text(yaml.safe_dump(document))
+    card = load_card(tmp_path, "other")
+    words = list(chain.from_iterable(flag_lines(card.serve)))
+    assert json.loads(words[words.index("--speculative-config") + 1]) == config
+
+
 def test_the_rehearsals_card_serves_on_a_cpu() -> None:
     card = load_card(ROOT / "tests/rehearsal/group_data/models", "tiny-qwen3.5-mtp")
     words = set(chain.from_iterable(flag_lines(card.serve)))

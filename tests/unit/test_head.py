@@ -84,6 +84,28 @@ def test_other_weights_are_refused_with_their_shares(
     assert "BF16" in refusal.expected
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"a": {"F8_E4M3": 900, "BF16": 100}},
+        {"a": {"U8": 1, "BF16": 9}},
+        {"a": {"I32": 9, "F16": 1}},
+    ],
+)
+def test_a_card_may_want_quantised_weights(headers: dict[str, dict[str, int]]) -> None:
+    assert judge_dtype(headers, "quantised") is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [({"a": {"BF16": 1000}}, "not quantised: BF16 100.0 %"), ({}, "no parameters")],
+)
+def test_others_are_refused_then(headers: dict[str, dict[str, int]], words: str) -> None:
+    refusal = judge_dtype(headers, "quantised")
+    assert refusal is not None
+    assert words in refusal.found
+
+
 NEXTN = Head("num_nextn_predict_layers", 1, "model.layers.61.", 3)
 NEXTN_TENSORS = [
     *(f"model.layers.61.{name}" for name in ("eh_proj.weight", "enorm.weight", "hnorm.weight")),

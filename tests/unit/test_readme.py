@@ -59,6 +59,14 @@ RUN_BY = {
         "tests/rehearsal/test_main_job.py",
         CLIENTS,
     ),
+    "pyinfra inventory tasks/bench.py": (
+        "tests/rehearsal/test_main_job.py",
+        'entry="tasks/bench.py"',
+    ),
+    "python -m tasks.compare qwen3.8-27b qwen3.8-flash-next": (
+        "tests/unit/test_bench_report.py",
+        "compare.main(",
+    ),
     "pyinfra --chdir FOLDER …": ("tests/rehearsal/test_literal_command.py", "pyinfra --chdir"),
     "python -m tasks.drift": ("tests/rehearsal/test_drift.py", '"-m", "tasks.drift"'),
     ".venv/bin/python -m tests.rehearsal ssh rehearsal": (

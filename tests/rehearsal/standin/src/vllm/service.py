@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from os.path import commonprefix
 from typing import Any
 
 from . import answers, journal, script
@@ -15,6 +16,8 @@ from .answers import Step
 from .memory import BLOCKS
 from .metrics import Metrics
 from .options import KV_CACHE_TOKENS, Options
+
+BLOCK = 1600  # tokens, as cache_config_info says
 
 
 class HungUpError(Exception):
@@ -39,6 +42,7 @@ class Service:
         self._lock = threading.Lock()
         self._held = {"running": 0, "waiting": 0, "tokens": 0}
         self._since = _Counts()
+        self._prompts: list[str] = []  # the newest, for the prefix cache
 
     def healthy(self) -> bool:
         return not self.dead.is_set() and script.read().health == 200
@@ -54,7 +58,8 @@ class Service:
             self._hold("waiting", -1)
             self._hold("running", 1)
             self._hold("tokens", prompt)
-            progress = _Progress(arrived, prompt)
+            cached = self._cached(answers.prompt_text(body))
+            progress = _Progress(arrived, prompt, cached)
             try:
                 yield from self._steps(wanted, hung_up, progress)
                 progress.reason = "length"
@@ -67,7 +72,7 @@ class Service:
         self, wanted: int, hung_up: Callable[[], bool], progress: _Progress
     ) -> Iterator[Step]:
         now = script.read()
-        self._prefilled(progress.prompt)
+        self._prefilled(progress.prompt, progress.cached)
         length, text = self.options.draft_length, now.text
         if now.empty:
             wanted, text = 1, ""
@@ -81,11 +86,23 @@ class Service:
             self._stepped(step, progress.step(len(step.tokens)))
             yield step
 
-    def _prefilled(self, prompt: int) -> None:
+    def _cached(self, prompt: str) -> int:
+        """Tokens of a prompt that an earlier one began with, in whole blocks of a hybrid model:
+        below two of them nothing is found."""
+        if not self.options.prefix_caching:
+            return 0
+        with self._lock:
+            every = (commonprefix([prompt, one]) for one in self._prompts)  # noqa: RUF071
+            shared = max(map(len, every), default=0)
+            self._prompts = [*self._prompts[-99:], prompt]
+        return shared // BLOCK * BLOCK if shared >= 2 * BLOCK else 0
+
+    def _prefilled(self, prompt: int, cached: int) -> None:
         self.metrics.add("prompt_tokens_total", prompt)
         self.metrics.add("prompt_tokens_by_source_total", prompt, 'source="local_compute"')
         if self.options.prefix_caching:
             self.metrics.add("prefix_cache_queries_total", prompt)
+            self.metrics.add("prefix_cache_hits_total", cached)
         with self._lock:
             self._since.prompt += prompt
 
@@ -137,8 +154,8 @@ class Service:
 class _Progress:
     """Times of one request."""
 
-    def __init__(self, arrived: float, prompt: int) -> None:
-        self.prompt = prompt
+    def __init__(self, arrived: float, prompt: int, cached: int) -> None:
+        self.prompt, self.cached = prompt, cached
         self.tokens = 0
         self.reason = "abort"
         self._arrived = arrived

@@ -1,0 +1,145 @@
+"""A benchmark's report as rows of figures, from the JSON that a box gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aibox.decide import bench_quality, roofline
+from aibox.decide.acceptance import Acceptance, Counters, acceptance
+from aibox.decide.bench_plan import shown_context
+from aibox.decide.bench_quality import Quality
+from aibox.decide.bench_statistics import Figure, figure
+from aibox.decide.roofline import Step
+
+Report = Mapping[str, Any]
+# What the owner of the reference box measured (Qwen3.8-27B, BF16, RTX PRO 6000 Blackwell, vLLM
+# 0.31.0): tokens/s, by the prompt's kind, or by streams and the prompt's tokens; no drafts.
+REFERENCE_MODEL = "qwen3.8-27b"
+SEED_REFERENCE: dict[tuple[str, int], tuple[float, ...]] = {
+    ("code", 0): (28.5,),
+    ("prose", 0): (28.5,),
+    ("code", 2): (67.5, 66.3),
+    ("prose", 2): (57.2, 55.9),
+}
+CROSS_REFERENCE = {(4, 1024): 105.0, (1, 32 * 1024): 28.0, (1, 125 * 1024): 27.0}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that was measured on one server.
+
+    speed: tokens/s of all streams together, time to first token included. decode: of one stream,
+    after its first token. ttft: seconds. prefill: prompt tokens/s of one stream. tpot: ms for each
+    token after the first, the mean of a run. length: tokens of the prompts.
+    """
+
+    server: str
+    drafts: int
+    kind: str
+    concurrency: int
+    context: int
+    thinking: bool
+    speed: Figure
+    decode: Figure
+    ttft: Figure
+    prefill: Figure | None
+    tpot: Figure
+    accepted: Acceptance | None
+    failed: int
+    length: float
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The same in two reports: what was measured, on which kind of server."""
+        return self.drafts, self.kind, self.concurrency, self.context, self.thinking
+
+
+def rows(report: Report) -> list[Row]:
+    return [
+        row_of(server, point)
+        for server in report["servers"]
+        for point in server["points"]
+        if any(batch["requests"] for batch in point["batches"])
+    ]
+
+
+def row_of(server: Report, point: Report) -> Row:
+    single = point["concurrency"] == 1
+    batches = [batch for batch in point["batches"] if batch["requests"]]
+    requests = [one for batch in batches for one in batch["requests"]]
+    several = [[one] for one in requests] if single else [batch["requests"] for batch in batches]
+    totals = [sum(one["tokens"] for one in batch["requests"]) for batch in batches]
+    speeds = (
+        [one["tokens"] / one["seconds"] for one in requests]
+        if single
+        else [total / batch["seconds"] for total, batch in zip(totals, batches, strict=True)]
+    )
+    paces = [mean([pace(one) for one in each]) for each in several]
+    waits = [mean([one["ttft"] for one in each]) for each in several]
+    return Row(
+        server=server["name"],
+        drafts=server["drafts"],
+        kind=point["kind"],
+        concurrency=point["concurrency"],
+        context=point["context"],
+        thinking=point["thinking"],
+        speed=Figure(tuple(speeds)),
+        decode=Figure(tuple(1 / pace for pace in paces)),
+        ttft=Figure(tuple(waits)),
+        prefill=figure([one["prompt"] / one["ttft"] for one in requests]) if single else None,
+        tpot=Figure(tuple(1000 * pace for pace in paces)),
+        accepted=acceptance(counters(point["counted"])),
+        failed=sum(batch["failed"] for batch in point["batches"]),
+        length=mean([one["prompt"] for one in requests]),
+    )
+
+
+def pace(request: Report) -> float:
+    """Seconds a token, after the first. An answer of one token has its whole time."""
+    later = request["tokens"] - 1
+    return float((request["seconds"] - request["ttft"]) / later if later else request["seconds"])
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def counters(counted: Report) -> Counters:
+    return Counters(**{**counted, "accepted_at": tuple(counted["accepted_at"])})
+
+
+def named(row: Row) -> str:
+    return f"{row.kind}, thinking" if row.thinking else row.kind
+
+
+def described(row: Row) -> str:
+    streams = "1 stream" if row.concurrency == 1 else f"{row.concurrency} streams"
+    parts = [named(row), streams, *([shown_context(row.context)] if row.context else [])]
+    return ", ".join(parts)
+
+
+def limits(report: Report) -> list[str]:
+    """One line of roofline for each server, by its shortest prompts in one stream."""
+    lines = []
+    for server in report["servers"]:
+        found = [row for row in rows({"servers": [server]}) if row.concurrency == 1]
+        if not found or report["step"] is None:
+            continue
+        row = min(found, key=lambda row: row.context)
+        length = row.accepted.mean_length if row.accepted else 1.0
+        step = Step(**report["step"])
+        text = roofline.line(step, report["pci"], row.decode.mean, row.drafts, length)
+        spread = f"{row.decode.text()} tokens/s, {length:.2f} tokens a step"
+        lines.append(f"{server['name']}: {text} ({described(row)}: {spread})")
+    return lines
+
+
+def qualities(report: Report) -> list[tuple[Report, Quality]]:
+    """Each server with what its answers are worth; those that gave none are left out."""
+    return [
+        (server, bench_quality.judged(found["answers"], report["tools"], found["hits"]))
+        for server in report["servers"]
+        if (found := server.get("quality"))
+    ]

@@ -1,0 +1,124 @@
+"""A benchmark of a box: started there as a job, followed, and its report brought here."""
+
+from __future__ import annotations
+
+import json
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from pyinfra import host, state
+from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand, operation
+
+from aibox.box.job import FOLDER, write_whole
+from aibox.decide import bench_page, bench_plan
+from aibox.decide.bench_plan import Asked
+from aibox.decide.refusal import Refusal
+from tasks import page
+from tasks.box import AIBOX, PROJECT
+from tasks.going_back import history_of_box
+from tasks.operations import Commands, call_aibox, run_job, say_refusal
+
+REPORTS = PROJECT / "reports"
+JOB = "bench"
+LANDED = "bench_report"  # in a box's connector data: the paths that were written
+
+
+def is_well_asked() -> bool:
+    """Whether what `--data` asks for can be measured here; every reason against it is said."""
+    found = bench_plan.read(asked_of(host))
+    refusals = [] if isinstance(found, Asked) else list(found)
+    if not refusals and not (history_of_box() or {}).get("serves"):
+        refusals = [
+            Refusal(
+                "nothing that has passed its gate serves on this box",
+                "a server that was deployed and serves",
+                "run the deploy: pyinfra inventory deploy.py",
+            )
+        ]
+    for refusal in refusals:
+        say_refusal(host, refusal)
+    if refusals:
+        state.fail_hosts({host})
+    return not refusals
+
+
+@operation()
+def measured() -> Commands:
+    """Do what `--data` asks for; what a run that was cut off has measured over there is fetched."""
+    given = asked_of(host)
+    asked = bench_plan.read(given)
+    assert isinstance(asked, Asked)  # is_well_asked has said so
+    for line in bench_plan.in_short(asked):
+        host.log(line)
+    yield FunctionCommand(bring, (given,), {})
+    yield StringCommand("rm -rf", QuoteString(str(FOLDER / JOB)))  # it is here now
+
+
+def asked_of(box: Host) -> dict[str, str]:
+    """What `--data` says, as texts by name; a name that is no word of ours is somebody else's."""
+    names = ["mode", *bench_plan.WORDS]
+    given = {name: box.data.get(name) for name in names}
+    return {name: bench_plan.text_of(one) for name, one in given.items() if one is not None}
+
+
+def bring(state: State, host: Host, given: dict[str, str]) -> bool:
+    """Start the job or follow it, then write its report here."""
+    spec = {"asked": given}
+    try:
+        known = report_of(host, given)
+        if known is None:
+            if not run_job(state, host, JOB, AIBOX, JOB, spec, wait=True):
+                return False
+            known = report_of(host, given)
+        if known is None:
+            raise ConnectionError("its report is gone")
+        host.connector_data[LANDED] = landed(host, known)
+    except (ConnectionError, OSError) as error:
+        say_refusal(host, unbrought(error))
+        return False
+    return True
+
+
+def unbrought(error: Exception) -> Refusal:
+    return Refusal(
+        f"the report could not be brought here ({error})",
+        f"a connection to the end, and {REPORTS} to write to",
+        "run the same command again: what was measured is kept over there until a reboot",
+    )
+
+
+def report_of(host: Host, given: dict[str, str]) -> dict[str, Any] | None:
+    """What the last job over there has measured, where it was asked for the same."""
+    found = call_aibox(host, AIBOX, ["job", "look", JOB])["result"] or {}
+    report: dict[str, Any] | None = found.get("report") if found.get("ok") else None
+    return report if report and report["asked"] == given else None
+
+
+def landed(host: Host, report: dict[str, Any]) -> list[Path]:
+    """Write the report, its page and its charts. Raises OSError."""
+    from tasks import bench_charts  # noqa: PLC0415  half a second, which no other run needs
+
+    name = socket.gethostname() if host.name == "@local" else host.name
+    report = {**report, "box": name}
+    when = datetime.fromtimestamp(report["when"], UTC).strftime("%Y%m%d-%H%M%S")
+    card = report["card"] or "model"
+    stem = REPORTS / f"{report['mode']}-{card}-{name}-{when}".replace("/", "_")
+    REPORTS.mkdir(exist_ok=True)
+    paths = [stem.with_name(f"{stem.name}.{ending}") for ending in ("json", "md")]
+    write_whole(paths[0], json.dumps(report, indent=1) + "\n")
+    write_whole(paths[1], bench_page.page(report))
+    return [*paths, *bench_charts.draw(report, stem)]
+
+
+@operation()
+def said() -> Commands:
+    """The tables and where they lie. Only words: a generator that yields nothing."""
+    paths = host.connector_data.get(LANDED)
+    if state.is_executing and paths:
+        lines = paths[1].read_text().splitlines()
+        shown = [click.style(line, bold=line.startswith("#")) for line in lines]
+        page.keep([*shown, *(f"written: {path.relative_to(PROJECT)}" for path in paths)])
+    yield from ()

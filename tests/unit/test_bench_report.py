@@ -1,0 +1,203 @@
+"""The pages, charts and comparisons that are made of a benchmark's report."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aibox.decide import bench_compare, bench_page, bench_report
+from aibox.decide.refusal import Refusal
+from tasks import bench_charts, compare
+from tests.unit.made_reports import answers, his, point, report, server
+
+
+def test_his_table() -> None:
+    page = bench_page.page(his())
+    assert "| code | 28.5 (one run) | n=2: 67.5 / 66.3 | 2.35 (one run tells no spread) |" in page
+    assert "| prose | 28.5 (one run) | n=2: 57.2 / 55.9 | 1.98 (one run tells no spread) |" in page
+    assert "| 2 drafts | code, 1 stream | 64.3 % | 2.29 of 3 | 78.6 %, 50.0 % |" in page
+    assert "0.100 (0.100 to 0.100)" in page  # the first token apart
+    assert "reference box" in page.lower()
+
+
+def test_the_reference_box_stands_beside_its_own_model_only() -> None:
+    page = bench_page.page({**his(), "model": "other", "card": "other"})
+    assert "Reference" not in page
+
+
+def test_speed_pace_and_prefill_of_one_stream() -> None:
+    row = bench_report.rows(his())[0]
+    assert row.speed.values == pytest.approx((67.5, 66.3))
+    assert row.decode.values == pytest.approx(
+        (1499 / (1500 / 67.5 - 0.1), 1499 / (1500 / 66.3 - 0.1))
+    )
+    assert row.tpot.mean == pytest.approx(1000 / row.decode.mean, rel=1e-3)
+    assert row.prefill is not None
+    assert row.prefill.mean == pytest.approx(600)
+
+
+def test_several_streams_count_together_once_a_run() -> None:
+    made = report("cross", server(0, point([105.0, 103.0], concurrency=4, context=1024)))
+    row = bench_report.rows(made)[0]
+    assert row.speed.values == pytest.approx((105.0, 103.0))
+    assert row.prefill is None
+    page = bench_page.page(made)
+    assert "| 4 | 1K | off | no drafts | 104.0 (103.0 to 105.0) |" in page
+    assert "105 all streams (one run, no MTP)" in page
+
+
+def test_his_long_prompts_stand_beside_ours() -> None:
+    made = report("cross", server(0, *(point([28.0], context=k * 1024) for k in (32, 125))))
+    page = bench_page.page(made)
+    assert "28 of one stream (one run, no MTP)" in page
+    assert "27 of one stream (one run, no MTP)" in page
+
+
+def test_what_failed_or_was_left_out_is_told() -> None:
+    first = server(0, point([28.5], failed=2), notes=["no drafts, 64 streams: left out, too much"])
+    page = bench_page.page(report("cross", first, server(3)))
+    assert "2 requests failed: no drafts, code, 1 stream" in page
+    assert "- no drafts, 64 streams: left out, too much" in page
+
+
+def test_the_roofline_is_one_line_a_server() -> None:
+    lines = bench_report.limits(his())
+    assert len(lines) == 2
+    assert "88 % of that" in lines[1]  # 28.5 tokens/s of 55 GB each, at 1,792 GB/s
+
+
+def made_quality(*texts: str, **more: Any) -> dict[str, Any]:
+    off = server(0, quality={**answers(*["same"] * 18), "drafts": 0, "hits": 0})
+    return report("quality", off, server(2, quality=answers(*texts)), **more)
+
+
+def test_quality_says_what_differs_and_what_that_means() -> None:
+    page = bench_page.page(made_quality(*["same"] * 18))
+    assert "| 2 drafts | 18 of 18 (82 to 100 %) | 100.0 % | no more differs" in page
+    assert "the prefix cache was never hit, so it was not tested" in page
+    assert "promises no equal bits" in page
+    worse = bench_page.page(made_quality(*["other"] * 18))
+    assert "| 2 drafts | 0 of 18 (0 to 18 %) | 0.0 % | these two differ more" in worse
+
+
+# --- charts --------------------------------------------------------------------------------------
+
+REPORTS = {
+    "seed": his(),
+    "cross": report(
+        "cross",
+        server(0, *(point([n * 28.0] * 2, concurrency=n, context=1024) for n in (1, 4))),
+        server(2, *(point([n * 60.0] * 2, concurrency=n, context=1024) for n in (1, 4))),
+    ),
+    "quality": made_quality(*["same"] * 18),
+}
+
+
+@pytest.mark.parametrize("mode", REPORTS)
+def test_a_chart_is_a_picture_and_a_drawing(mode: str, tmp_path: Path) -> None:
+    made = bench_charts.draw(REPORTS[mode], tmp_path / "name.with.dots")
+    assert [path.name for path in made] == ["name.with.dots.png", "name.with.dots.svg"]
+    assert made[0].read_bytes().startswith(b"\x89PNG")
+    assert ET.parse(made[1]).getroot().tag.endswith("svg")
+
+
+def test_bars_are_his_and_ours() -> None:
+    groups = dict(bench_page.seed_bars(his()))
+    assert [name for name, _ in groups["code"]] == [
+        "no drafts",
+        "2 drafts",
+        "reference box, no drafts",
+        "reference box, 2 drafts",
+    ]
+    assert groups["code"][1][1].mean == pytest.approx(66.9)
+
+
+@pytest.mark.parametrize("mode", REPORTS)
+def test_where_nothing_was_measured_there_is_no_chart(mode: str, tmp_path: Path) -> None:
+    empty = report(mode, server(0))
+    assert bench_charts.draw(empty, tmp_path / "none") == []
+    assert bench_page.page(empty)
+
+
+# --- two of them ---------------------------------------------------------------------------------
+
+
+def measured(card: str, *speeds: float) -> dict[str, Any]:
+    return report("seed", server(2, point(speeds)), card=card, model=card)
+
+
+def test_two_cards_side_by_side() -> None:
+    page = bench_compare.page(measured("big", 66.8, 67.0), measured("flash", 102.0, 102.4))
+    assert isinstance(page, str)
+    assert "| code, 1 stream | 2 | 66.9 (66.8 to 67.0) | 102.2 (102.0 to 102.4) | 1.53 ±" in page
+    assert "flash is faster" in page
+    assert page.count("% of that") == 2  # a line of roofline each
+    assert "- model: big and flash" in page
+
+
+@pytest.mark.parametrize("other", [(60.0, 75.0), (66.0,)])
+def test_no_verdict_within_the_spread(other: tuple[float, ...]) -> None:
+    page = bench_compare.page(measured("big", 66.0, 68.0), measured("other", *other))
+    assert isinstance(page, str)
+    assert "no verdict: " in page
+    assert "is faster" not in page
+
+
+def test_qualities_side_by_side() -> None:
+    same, other = made_quality(*["same"] * 18), made_quality(*[""] * 18, card="quantised")
+    page = bench_compare.page(same, other)
+    assert isinstance(page, str)
+    assert (
+        "| 2 drafts | empty answers | 0 of 36 (0 to 10 %) | 36 of 36 (90 to 100 %) | they" in page
+    )
+    assert "| no drafts | empty answers | 0 of 36 (0 to 10 %) | 0 of 36 (0 to 10 %) | no v" in page
+    assert "| 2 drafts | alike with each other | 0 of 18 (0 to 18 %) |" in page
+
+
+def test_reports_of_two_modes_are_refused() -> None:
+    found = bench_compare.page(his(), made_quality("same"))
+    assert isinstance(found, Refusal)
+    assert "mode seed" in found.found
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"format": 1}', '{"format": 2, "servers": []}', "null", '"x"']
+)
+def test_what_is_no_report_is_refused(text: str) -> None:
+    found = bench_compare.read("a.json", text)
+    assert isinstance(found, Refusal)
+    assert "a.json is no whole report" in found.found
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(compare, "REPORTS", tmp_path)
+    for name, made in (
+        ("seed-big-ai-box-20260101-000000", measured("big", 1.0, 1.1)),
+        ("seed-big-ai-box-20260102-000000", measured("big", 66.0, 66.1)),
+        ("seed-flash-ai-box-20251231-000000", measured("flash", 102.0, 102.1)),
+    ):
+        (tmp_path / f"{name}.json").write_text(json.dumps(made))
+    return tmp_path
+
+
+def test_a_card_means_its_newest_report(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare.main(["big", "flash"]) == 0
+    told = capsys.readouterr().out
+    assert "66.0 (66.0 to 66.1)" in told
+    assert "1.0 (1.0 to 1.1)" not in told
+    assert compare.main([str(path) for path in sorted(folder.glob("seed-big*"))]) == 0
+    assert "1.1 (1.0 to 1.1)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["big", "absent"], ["big", "/nowhere/a.json"]])
+def test_what_is_not_there_is_said(
+    words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert folder.is_dir()
+    assert compare.main(words) == 1
+    assert capsys.readouterr().err.startswith("found")
