@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.stream.process import Running, running
+from aibox.stream.config import Limits
+from tests.stream.process import PROJECT, Running, running
 from tests.stream.rows import chunk, said, stream
 from tests.stream.scripted import Script, Scripted, Step
 from tests.stream.test_server import HELLO, in_a_loop
@@ -33,6 +35,14 @@ def enough_files() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_unit_may_open_enough_files() -> None:
+    """Two a request that is answered, one an idle client."""
+    unit = (PROJECT / "templates/door-sandbox.j2").read_text()
+    found = re.search(r"^LimitNOFILE=(\d+)$", unit, re.MULTILINE)
+    assert found
+    assert int(found.group(1)) > 2 * Limits().streams + 10_000
 
 
 @dataclass

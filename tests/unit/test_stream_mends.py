@@ -94,6 +94,15 @@ def test_off_is_off(row: Row) -> None:
     assert not answer.counts
 
 
+@BY_NAME
+def test_each_byte_by_itself_gives_the_same(row: Row) -> None:
+    came = row.bytes(row.came)
+    whole, bytewise = answer_to(row, ON), answer_to(row, ON)
+    alone = [came[at : at + 1] for at in range(len(came))]
+    assert through(bytewise, alone) == through(whole, [came])
+    assert bytewise.counts == whole.counts
+
+
 PLAIN = [
     Row("words", "think_tag", [*said("one", "two", "<", "three", 'four"'), STOP], []),
     Row(
