@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -87,6 +88,7 @@ def test_a_server_built_by_hand_is_adopted_and_undone_in_one_command(
     box.run("systemd-run -q --uid=vllm sleep infinity")  # usermod fails while a user runs anything
     account = "getent passwd vllm; id vllm"
     before, user = his(box), box.run(account).stdout
+    box.run("sudo true", user="admin")  # the first one leaves a file
     with untouched(box):
         refused = deploy({box: {**data, "stream": True, "gateway": True}}, "-y")
     assert [one.found for one in refusals_in(refused)] == [
@@ -148,7 +150,7 @@ def test_both_doors_before_an_adopted_server_go_with_it(make_box: MakeBox, hub: 
 
     ended = rolled_back(box, data)
     assert ended.code == 0, ended.said
-    assert his(box) == before
+    assert replace(his(box), listeners=before.listeners) == before  # LiteLLM is ours by now
     for door in (4000, 4001):
         assert status_through(box, door, key) == 200
 
