@@ -45,6 +45,11 @@ def refusals_in(ended: Deploy) -> list[Said]:
     return said
 
 
+def unwrapped(ended: Deploy) -> str:
+    """What a run said, with a page's long lines in one."""
+    return re.sub(r"\n *\[[^]]+\] +", " ", ended.said)
+
+
 def the_one_refusal(ended: Deploy) -> Said:
     """The only refusal of a run that ended with 1, in words, with all its three parts."""
     refusals = refusals_in(ended)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ from tests.rehearsal.checkpoints import TINY
 from tests.rehearsal.conftest import MakeBox
 from tests.rehearsal.emulation.hub import Hub
 from tests.rehearsal.provision import Deploy, HostData, deploy, standin
-from tests.rehearsal.refusal import refusals_in, untouched
+from tests.rehearsal.refusal import refusals_in, untouched, unwrapped
 from tests.rehearsal.seed_box import (
     HOME,
     LISTENERS,
@@ -87,6 +88,7 @@ def test_a_server_built_by_hand_is_adopted_and_undone_in_one_command(
     box.run("systemd-run -q --uid=vllm sleep infinity")  # usermod fails while a user runs anything
     account = "getent passwd vllm; id vllm"
     before, user = his(box), box.run(account).stdout
+    box.run("sudo true", user="admin")  # the first one leaves a file
     with untouched(box):
         refused = deploy({box: {**data, "stream": True, "gateway": True}}, "-y")
     assert [one.found for one in refusals_in(refused)] == [
@@ -116,7 +118,7 @@ def test_a_server_built_by_hand_is_adopted_and_undone_in_one_command(
     assert again.code == 0, again.said
     assert "a unit of your own stands here again" in again.log
     assert "is kept already, as it stood" in again.log
-    assert all(words in again.said for words in LEFT_OUT), again.said
+    assert all(words in unwrapped(again) for words in LEFT_OUT), again.said
     assert again.log.count("+ --speculative-config") == 2  # on the page, and on the plan's
 
     ended = deploy({box: data}, "-y")  # and forward again
@@ -148,7 +150,7 @@ def test_both_doors_before_an_adopted_server_go_with_it(make_box: MakeBox, hub: 
 
     ended = rolled_back(box, data)
     assert ended.code == 0, ended.said
-    assert his(box) == before
+    assert replace(his(box), listeners=before.listeners) == before  # LiteLLM is ours by now
     for door in (4000, 4001):
         assert status_through(box, door, key) == 200
 

@@ -30,7 +30,7 @@ from tests.rehearsal.provision import (
     download_caches,
     standin,
 )
-from tests.rehearsal.refusal import refusals_in, the_one_refusal
+from tests.rehearsal.refusal import refusals_in, the_one_refusal, unwrapped
 from tests.rehearsal.test_drift import check
 from tests.rehearsal.test_literal_command import copy_of_the_project
 
@@ -128,7 +128,7 @@ def test_a_unit_of_the_persons_own_by_our_name_is_left_alone(box: Box, data: Hos
     box.run(f"mkdir -p $(dirname {file}) && cat >{file} && systemctl daemon-reload", text=text)
     by_default = {**data, "gateway": None}
     try:
-        plan = deploy({box: by_default}, "--dry").said
+        plan = unwrapped(deploy({box: by_default}, "--dry"))
         said = deployed(box, by_default).said
         refusal = the_one_refusal(deploy({box: {**data, "gateway": True}}, "-y"))
         left = box.run(f"cat {file}; ls {GATEWAY.unit_file}", check=False).stdout

@@ -92,23 +92,6 @@ def test_what_a_run_that_was_cut_off_has_tried_is_not_taken_for_the_rules_before
     until(lambda: rules(box) == before, "the rules before are back", REVERT_S + 15)
 
 
-@pytest.mark.long
-def test_the_very_rules_that_a_cut_off_run_has_tried_are_kept_by_the_next(
-    box: Box, data: HostData
-) -> None:
-    deployed(box, data)
-    wanted = rules(box)
-    text = box.run(["cat", RULES]).stdout
-    box.run(f"nft delete table {TABLE}")
-    box.run(["sh", "-ec", TRY], text=text)
-    assert rules(box) == wanted
-    deployed(box, data)
-    assert box.run(f"systemctl is-active {REVERT}.timer", check=False).stdout.strip() != "active"
-    time.sleep(REVERT_S + 5)
-    assert rules(box) == wanted
-    assert deploy({box: data}, "--dry", "--json").planned == []
-
-
 CUT = """
 until test -e /run/aibox/firewall.before; do sleep 0.02; done
 nft 'add table inet cut; add chain inet cut input { type filter hook input priority -9; }'
@@ -136,6 +119,23 @@ def test_without_a_new_connection_the_run_fails_and_the_rules_go_back(
     assert not comes_in(box, 4000)
     deployed(box, data)
     assert comes_in(box, 4000)
+
+
+@pytest.mark.long
+def test_the_very_rules_that_a_cut_off_run_has_tried_are_kept_by_the_next(
+    box: Box, data: HostData
+) -> None:
+    deployed(box, data)
+    wanted = rules(box)
+    text = box.run(["cat", RULES]).stdout
+    box.run(f"nft delete table {TABLE}")
+    box.run(["sh", "-ec", TRY], text=text)
+    assert rules(box) == wanted
+    deployed(box, data)
+    assert box.run(f"systemctl is-active {REVERT}.timer", check=False).stdout.strip() != "active"
+    time.sleep(REVERT_S + 5)
+    assert rules(box) == wanted
+    assert deploy({box: data}, "--dry", "--json").planned == []
 
 
 def test_turned_off_nothing_of_it_is_left(box: Box, data: HostData) -> None:
