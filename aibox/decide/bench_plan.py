@@ -236,6 +236,12 @@ def candidate(good: Mapping[str, Any], variant: Variant) -> dict[str, Any] | Ref
     flags = flags_of(good["flags"], variant)
     if flags == good["flags"]:
         return dict(good)
+    if SPECULATIVE in flags and SPECULATIVE not in good["flags"] and not good.get("head"):
+        return Refusal(
+            f"drafts={variant.drafts}, and the model card knows no MTP head",
+            "a speculative-config in the card, or a head",
+            "--data drafts=0, or write a speculative-config into the card and deploy",
+        )
     places = good["release"], good["weights"], good["port"]
     old = f"ExecStart={exec_start(server_command(*places, good['flags']))}\n"
     if not good["flags"] or good["text"].count(old) != 1:
