@@ -236,12 +236,6 @@ def candidate(good: Mapping[str, Any], variant: Variant) -> dict[str, Any] | Ref
     flags = flags_of(good["flags"], variant)
     if flags == good["flags"]:
         return dict(good)
-    if SPECULATIVE in flags and SPECULATIVE not in good["flags"] and not good.get("head"):
-        return Refusal(
-            f"drafts={variant.drafts}, and the model card knows no MTP head",
-            "a speculative-config in the card, or a head",
-            "--data drafts=0, or write a speculative-config into the card and deploy",
-        )
     places = good["release"], good["weights"], good["port"]
     old = f"ExecStart={exec_start(server_command(*places, good['flags']))}\n"
     if not good["flags"] or good["text"].count(old) != 1:
@@ -249,6 +243,12 @@ def candidate(good: Mapping[str, Any], variant: Variant) -> dict[str, Any] | Ref
             f"{good['unit']} does not start the server as a deploy writes it",
             "the flags of a model card, which a benchmark can change for a while",
             "measure it as it is: --data drafts=now --data prefix_caching=now; or deploy first",
+        )
+    if SPECULATIVE in flags and SPECULATIVE not in good["flags"] and not good.get("head"):
+        return Refusal(
+            f"drafts={variant.drafts}, and the model card knows no MTP head",
+            "a speculative-config in the card, or a head",
+            "--data drafts=0, or write a speculative-config into the card and deploy",
         )
     lines = server_command(*places, flags)
     return {
