@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from pyinfra import host
 from pyinfra.api import QuoteString, StringCommand, operation
 
-from aibox.decide.doors import GATEWAY_KEYS, MASTER_KEY, STREAM_KEYS
+from aibox.decide.doors import GATEWAY, GATEWAY_KEYS, MASTER_KEY, STREAM, STREAM_KEYS, Standing
 from aibox.decide.refusal import Refusal
 from aibox.gateway.door import MASTER, keys_in
 from tasks import ledger
@@ -19,12 +20,13 @@ from tasks.box import PROJECT
 from tasks.drift_report import because
 from tasks.facts import Probe
 from tasks.given_secrets import SecretError, in_file
-from tasks.operations import Commands, refused, written
+from tasks.operations import Commands, written
 
 MASTER_FILE = PROJECT / "secrets/litellm-master-key"
 KEYS_FILE = PROJECT / "secrets/litellm-keys"
 STREAM_FILE = PROJECT / "secrets/stream-keys"
 LINES = "one `name: key` a line"
+NO_KEYS = "none"  # as the only word of a file: there are to be none
 
 
 def master_key() -> str | None:
@@ -49,68 +51,78 @@ def keys_or_none(text: str) -> dict[str, str]:
 
 def gateway_keys() -> str:
     """The lines of further keys; empty without any. Raises SecretError."""
-    return lines_in(KEYS_FILE, forbidden=MASTER)
+    return lines_in(KEYS_FILE, forbidden=MASTER) or ""
 
 
 def stream_keys() -> str:
     """The lines of the filter's keys; empty: it is open. Raises SecretError."""
-    return lines_in(STREAM_FILE)
+    return lines_in(STREAM_FILE) or ""
 
 
-def lines_in(path: os.PathLike[str], forbidden: str | None = None) -> str:
-    text = in_file(PROJECT / path, LINES)
-    if text is None:
+def lines_in(path: os.PathLike[str], forbidden: str | None = None) -> str | None:
+    """The keys as they are laid down; None where nothing is said: no file, or none with a key."""
+    text = in_file(PROJECT / path, f"{LINES}, or the word {NO_KEYS}")
+    lines = [line for line in (text or "").splitlines() if not line.lstrip().startswith("#")]
+    if [line.strip() for line in lines if line.strip()] == [NO_KEYS]:
         return ""
     try:
-        found = keys_in(text)
+        found = keys_in(text or "")
     except ValueError as error:
         raise SecretError(f"{path}: {error}", LINES, "correct it") from None
     if forbidden in found:
         raise SecretError(f"{path} names {forbidden}", "another name", "correct it")
-    return "".join(f"{name}: {key}\n" for name, key in found.items())
+    return "".join(f"{name}: {key}\n" for name, key in found.items()) or None
 
 
-def refusals() -> list[Refusal]:
-    """What is wrong with the keys on control, before anything is changed."""
+def refusals(standing: Standing, there: Collection[str]) -> list[Refusal]:
+    """What is wrong with the keys on control, before anything is changed.
+
+    there: the files of keys on the box that hold any.
+    """
     found = []
     for read in (master_key, gateway_keys, stream_keys):
         try:
             read()
         except SecretError as error:
             found.append(error.refusal)
-    return found
+    return found or [
+        not_said(path, source)
+        for door, path, source in (
+            (STREAM, STREAM_KEYS, STREAM_FILE),
+            (GATEWAY, GATEWAY_KEYS, KEYS_FILE),
+        )
+        if standing.of(door).on and path in there and lines_in(source) is None
+    ]
+
+
+def not_said(path: str, source: Path) -> Refusal:
+    """Another clone, or a file that came out empty, must not open a door without a word."""
+    name = f"secrets/{source.name}"
+    found = f"{name} names no key" if source.exists() else f"this project has no {name}"
+    opens = ", and opens the filter to whoever reaches it" if path == STREAM_KEYS else ""
+    return Refusal(
+        f"the box has keys in {path}, and {found}",
+        "the keys that the box is to have, or a word that there are to be none",
+        f"put them into {name} (mode 600; `sudo cat {path}` on the box shows them), or the one "
+        f"word {NO_KEYS}, which takes them away{opens}",
+    )
 
 
 # --- on the box ----------------------------------------------------------------------------------
 
 
 @operation()
-def given(path: str, content: str, source: Path | None = None) -> Commands:
-    """A file of keys as they were given on control. Only a salted sum of it comes back.
-
-    source: the file on control. Another clone that lacks it must not open a door without a word.
-    """
+def given(path: str, content: str) -> Commands:
+    """A file of keys as they were given on control. Only a salted sum of it comes back."""
     told(path)
     found = host.get_fact(Probe, "secret", json.dumps({"path": path}))
-    if source and not source.exists() and found and not found["is_empty"]:
-        yield refused(without_keys(path, source))
-        return
-    right = is_roots_own(found)
-    if right and found["sum"] == hashlib.sha256(f"{found['salt']}{content}".encode()).hexdigest():
+    if not found or found["sum"] != salted(found["salt"], content):
+        because(host, f"{path} is not as it was given" if found else f"{path} is not there")
+        yield written(path, content.encode(), mode="600")
+    elif is_roots_own(found):
         host.noop(f"{path} is as it was given")
-        return
-    because(host, f"{path} is not as it was given" if found else f"{path} is not there")
-    yield written(path, content.encode(), mode="600")
-
-
-def without_keys(path: str, source: Path) -> Refusal:
-    name = source.relative_to(PROJECT)
-    return Refusal(
-        f"the box has keys in {path}, and this project has no {name}",
-        "the keys that the box is to have, or a word that there are to be none",
-        f"put them into {name} (mode 600; `sudo cat {path}` on the box shows them), or make it an "
-        "empty file, which takes them away",
-    )
+    else:
+        yield roots_own(path, found)
 
 
 @operation()
@@ -121,13 +133,11 @@ def made(path: str) -> Commands:
     if is_roots_own(found) and not found["is_empty"]:
         host.noop(f"{path} is there")
         return
-    quoted = QuoteString(path)
     if found and not found["is_empty"]:
-        because(host, f"{path} is {found['owner']} {found['mode']}, not root:root 600")
-        yield StringCommand("chown root:root", quoted, "&& chmod 600", quoted)
+        yield roots_own(path, found)
         return
     because(host, f"{path} is empty" if found else f"{path} is not there")
-    yield StringCommand("sh -c", QuoteString(MAKE), "make", quoted)
+    yield StringCommand("sh -c", QuoteString(MAKE), "make", QuoteString(path))
 
 
 # $1 path; the key goes from the generator into the file and is seen by nobody.
@@ -139,6 +149,17 @@ sync "$1.new"
 mv -fT "$1.new" "$1"
 sync "$(dirname "$1")"
 """
+
+
+def roots_own(path: str, found: dict[str, Any]) -> StringCommand:
+    """A command for a file whose content is right: it stays, and no door is started anew."""
+    because(host, f"{path} is {found['owner']} {found['mode']}, not root:root 600")
+    quoted = QuoteString(path)
+    return StringCommand("chown root:root", quoted, "&& chmod 600", quoted)
+
+
+def salted(salt: str, content: str) -> str:
+    return hashlib.sha256(f"{salt}{content}".encode()).hexdigest()
 
 
 def told(path: str) -> None:
@@ -157,11 +178,9 @@ def of_gateway() -> None:
         made(name="LiteLLM's master key", path=MASTER_KEY)
     else:
         given(name="LiteLLM's master key", path=MASTER_KEY, content=f"{key}\n")
-    given(
-        name="LiteLLM's further keys", path=GATEWAY_KEYS, content=gateway_keys(), source=KEYS_FILE
-    )
+    given(name="LiteLLM's further keys", path=GATEWAY_KEYS, content=gateway_keys())
 
 
 def of_stream() -> None:
     """An operation that lays down the filter's keys."""
-    given(name="The filter's keys", path=STREAM_KEYS, content=stream_keys(), source=STREAM_FILE)
+    given(name="The filter's keys", path=STREAM_KEYS, content=stream_keys())

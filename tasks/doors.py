@@ -27,6 +27,7 @@ from tasks.facts import Probe
 from tasks.operations import (
     Commands,
     job_command,
+    refused,
     roots_own,
     service_user,
     show_difference,
@@ -55,6 +56,10 @@ class Venv:
         return self.folder.rpartition("/")[2]
 
     @property
+    def record(self) -> str:
+        return f"{self.folder}/release.json"
+
+    @property
     def sha256(self) -> str:
         return sha256(self.lock.encode()).hexdigest()
 
@@ -62,7 +67,8 @@ class Venv:
 @dataclass(frozen=True)
 class Wanted:
     """A door as this run wants it. files: {path: text}, its unit among them. key_file: with a key
-    that opens it, None where it is open. environment: names in its unit."""
+    that opens it, None where it is open. keys: every file of keys that it reads when it starts.
+    environment: names in its unit."""
 
     door: Door
     port: int
@@ -70,6 +76,7 @@ class Wanted:
     venv: Venv
     files: Mapping[str, str]
     key_file: str | None
+    keys: Sequence[str]
     models: Sequence[str]
     environment: Sequence[str]
     extra: Mapping[str, str]
@@ -142,7 +149,8 @@ def laid_out(wanted: Wanted, box: Box, keys: Callable[[], None]) -> None:
     venv_there(name=f"Venv {wanted.venv.id} of {door.title}", wanted=wanted, box=box)
     roots_own(name=f"Owner of {door.title}", folders=[door.root, wanted.venv.folder])
     keys()
-    switched(name=f"{door.unit} runs what it is to run", wanted=wanted)
+    retry = box.settings.retry_failed
+    switched(name=f"{door.unit} runs what it is to run", wanted=wanted, retry=retry)
     starts_at_boot(name=f"{door.unit} starts at boot", unit=door.unit)
 
 
@@ -150,11 +158,13 @@ def laid_out(wanted: Wanted, box: Box, keys: Callable[[], None]) -> None:
 def venv_there(wanted: Wanted, box: Box) -> Commands:
     """The folder exists only when it is whole."""
     venv, job = wanted.venv, f"{wanted.door.name}-venv"
-    record = host.get_fact(Probe, "release", json.dumps({"folder": venv.folder}))
-    if record and record["lock_sha256"] == venv.sha256:
+    found = host.get_fact(Probe, "door_venv", json.dumps({"folder": venv.folder}))
+    is_there = found["record"] and found["record"]["lock_sha256"] == venv.sha256
+    if is_there and not found["touched"]:
         host.noop(f"{venv.folder} is there")
         return
-    because(host, f"{venv.folder} is not there")
+    changed = f"{venv.folder}/{found['touched']} was changed since the venv was built"
+    because(host, changed if is_there else f"{venv.folder} is not there")
     spec = {
         "job": job,
         "folder": venv.folder,
@@ -170,8 +180,11 @@ def venv_there(wanted: Wanted, box: Box) -> Commands:
 
 
 @operation()
-def switched(wanted: Wanted) -> Commands:
-    """The door runs from these files and has passed its gate; what was there comes back if not."""
+def switched(wanted: Wanted, *, retry: bool) -> Commands:
+    """The door runs from these files and has passed its gate; what was there comes back if not.
+
+    retry: whether what has failed its gate before is tried again.
+    """
     door, files = wanted.door, dict(wanted.files)
     for path, text in files.items():
         ledger.of(host).files[path] = {**ROOTS, "sha256": sum_of(text)}
@@ -183,6 +196,11 @@ def switched(wanted: Wanted) -> Commands:
     if not state.is_executing:
         for reason in reasons:
             host.log(f"{door.unit}: {reason}")
+    failed = doors.failed_before(files, found, door.name)
+    if failed and not retry:
+        because(host, failed.found, refused=True)
+        yield refused(failed)
+        return
     spec = {**switch_spec(wanted), "restart": reasons != [doors.STARTING]}
     yield job_command(f"{door.name}-switch", AIBOX, "door", spec)
 
@@ -199,6 +217,7 @@ def switch_spec(wanted: Wanted) -> dict[str, Any]:
         "models": list(wanted.models),
         "seconds": START_S,
         "record": door.record,
+        "failed": door.failed,
         "identity": doors.identity(files),
         "venv": wanted.venv.folder,
     }
@@ -209,8 +228,10 @@ def look(wanted: Wanted) -> dict[str, Any]:
     asked = {
         "unit": wanted.door.unit,
         "files": list(wanted.files),
-        "keys": list(wanted.door.keys),
+        "keys": list(wanted.keys),
+        "venv": wanted.venv.record,
         "record": wanted.door.record,
+        "failed": wanted.door.failed,
         "url": wanted.url + wanted.door.ready,
     }
     found: dict[str, Any] = host.get_fact(Probe, "door", json.dumps(asked))
@@ -233,16 +254,18 @@ def withdrawn(door: Door) -> Commands:
 
     Its user stays until the teardown.
     """
-    asked = {"unit": door.unit, "paths": [*door.files, door.record], "root": door.root}
+    paths = [*door.files, door.record, door.failed]
+    asked = {"unit": door.unit, "paths": paths, "root": door.root}
     found = host.get_fact(Probe, "door_left", json.dumps(asked))
     paths = [*found["paths"], *found["venvs"]]
-    if not paths and found["unit"] != doors.OURS:
+    stands = found["unit"] == doors.OURS and found["stands"]
+    if not paths and not stands:
         host.noop(f"{door.title} does not stand here")
         return
     because(host, f"{door.title} is not wanted any more")
-    if found["unit"] == doors.OURS:
-        unit = QuoteString(door.unit)
-        yield StringCommand("systemctl disable --now", unit)
+    if stands:
+        unit = QuoteString(door.unit)  # one without its file can only be stopped
+        yield StringCommand("systemctl disable --now", unit, "|| systemctl stop", unit)
         yield StringCommand("rm -f", QuoteString(door.unit_file), "&& systemctl daemon-reload")
     if paths:
         yield StringCommand("rm -rf", *(QuoteString(path) for path in paths))

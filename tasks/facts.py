@@ -18,6 +18,7 @@ import aibox.box
 import aibox.decide
 from aibox.box import discover, probe
 from aibox.decide import acceptance, head, launch, refusal, secrecy
+from tasks.probe_part import part_of
 
 GREETED = "end-of-greetings"  # a shell's start-up files may print before any command
 PROBE_SOURCE = Path(probe.__file__).read_text()
@@ -66,7 +67,7 @@ class Probe(FactBase[Any]):
             "-",
             QuoteString(question),
             QuoteString(asked),
-            "<<'END_OF_PROBE'\n" + PROBE_SOURCE + "\nEND_OF_PROBE\n",
+            "<<'END_OF_PROBE'\n" + part_of(PROBE_SOURCE, question) + "END_OF_PROBE\n",
         )
 
     def process(self, output: list[str]) -> Any:

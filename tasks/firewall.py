@@ -71,7 +71,8 @@ class Interfaces(FactBase[list[dict[str, Any]]]):
 class InForce(FactBase[str]):
     """ "same", "different" or "absent": our table against wanted rules, as the kernel lists both.
 
-    The wanted ones are loaded where they rule nothing: in a network of their own.
+    "on trial" where a run that was cut off has laid rules that go by themselves. The wanted ones
+    are loaded where they rule nothing: in a network of their own.
     """
 
     def command(self, rules: str) -> StringCommand:
@@ -80,7 +81,8 @@ class InForce(FactBase[str]):
         return StringCommand(
             *("PATH=$PATH:/usr/sbin; there=$(", listed, "2>/dev/null); wanted=$("),
             *("unshare -n sh -c", apart, "<<'END_OF_RULES'\n" + rules + "END_OF_RULES\n"),
-            ');if test -z "$there"; then echo absent;',
+            f"); if systemctl is-active -q {REVERT}.timer; then echo on trial;",
+            'elif test -z "$there"; then echo absent;',
             'elif test "$there" = "$wanted"; then echo same; else echo different; fi',
         )
 
@@ -88,14 +90,18 @@ class InForce(FactBase[str]):
         return output[-1]
 
 
-class IsActive(FactBase[bool]):
-    """Whether systemd counts a unit as up."""
+class Followed(FactBase["str | None"]):
+    """Why systemd does not go by a unit as it lies there; None where it does."""
 
     def command(self, unit: str) -> StringCommand:
-        return StringCommand("systemctl is-active", QuoteString(unit), "|| true")
+        asked = "systemctl show -p ActiveState -p NeedDaemonReload"
+        return StringCommand(asked, QuoteString(unit))
 
-    def process(self, output: list[str]) -> bool:
-        return output[-1:] == ["active"]
+    def process(self, output: list[str]) -> str | None:
+        found = dict(line.partition("=")[::2] for line in output)
+        if found.get("NeedDaemonReload") == "yes":
+            return "has not been read as it lies there"
+        return None if found.get("ActiveState") == "active" else "is not active"
 
 
 def rules_of(box: Box) -> str | None:
@@ -115,6 +121,13 @@ def rules_of(box: Box) -> str | None:
     return firewall.ruleset(wanted)
 
 
+FOUND = {
+    "absent": "there is no table of ours",
+    "different": "our table is another one",
+    "on trial": "the rules were tried by a run that was cut off: they go by themselves",
+}
+
+
 @operation()
 def tried(box: Box) -> Commands:
     """Rules that replace those in force, and stay only when a new connection comes through."""
@@ -126,7 +139,7 @@ def tried(box: Box) -> Commands:
     if found == "same":
         host.noop("the kernel has these rules")
         return
-    because(host, "there is no table of ours" if found == "absent" else "our table is another one")
+    because(host, FOUND[found])
     yield FunctionCommand(try_rules, (rules,), {})
 
 
@@ -193,8 +206,9 @@ def rules_laid(box: Box) -> Commands:
 @operation()
 def followed() -> Commands:
     """The unit is up, so that it takes the rules along when it is stopped."""
-    if host.get_fact(IsActive, unit=UNIT):
+    missing = host.get_fact(Followed, unit=UNIT)
+    if missing is None:
         host.noop(f"{UNIT} is active")
         return
-    because(host, f"{UNIT} is not active")
+    because(host, f"{UNIT} {missing}")
     yield f"systemctl daemon-reload && systemctl start {UNIT}"

@@ -65,7 +65,7 @@ def wanted(box: Box) -> Wanted:
         served=settings.model,
         after=doors.STREAM.unit if box.doors.stream.on else box.unit,
         venv=venv().folder,
-        credentials=credentials(box),
+        credentials=[f"{name}:{path}" for name, path in credentials(box).items()],
         port=settings.gateway_port,
         ready=url + GATEWAY.ready,
         exec_start=exec_start(command(box)),
@@ -82,6 +82,7 @@ def wanted(box: Box) -> Wanted:
             GATEWAY.unit_file: unit,
         },
         key_file=doors.MASTER_KEY,
+        keys=list(credentials(box).values()),
         models=box.served_models,
         environment=list(variables),
         extra={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
@@ -99,12 +100,12 @@ def command(box: Box) -> list[list[str]]:
     ]
 
 
-def credentials(box: Box) -> list[str]:
-    """name:path, as LoadCredential= has them. The filter's key only where the filter is asked."""
+def credentials(box: Box) -> dict[str, str]:
+    """{name: path}, for LoadCredential=. The filter's key only where the filter is asked."""
     given = {"master-key": doors.MASTER_KEY, "keys": doors.GATEWAY_KEYS}
     if asks_the_filter(box) and door_keys.stream_keys():
         given["upstream-keys"] = doors.STREAM_KEYS
-    return [f"{name}:{path}" for name, path in given.items()]
+    return given
 
 
 def asks_the_filter(box: Box) -> bool:

@@ -132,7 +132,7 @@ def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusa
     # A drift check reboots nobody away: it is to name the reboot that is due.
     serving = () if drift_report.is_wanted() else report.serving
     refusals = judge(report, wanted, evidence, wanted_driver, serving=serving, offered=offered)
-    refusals += [*doors.refusals(standing), *door_keys.refusals()]
+    refusals += [*doors.refusals(standing), *door_keys.refusals(standing, report.keys)]
     refusals += [pinned.refusal] if pinned.refusal else []
     if refusals or lock is None or key is None:
         return refusals
@@ -173,6 +173,7 @@ def asked(settings: Settings, box: Places | None) -> dict[str, Any]:
         "ports": [settings.server_port, *(one.port for one in doors.asked(settings))],
         "unit": f"{settings.server_unit}.service",
         "units": [door.unit for door in DOORS],
+        "keys": [path for door in DOORS for path in door.keys],
         "user": settings.server_user,
         "sizes": sizes,
         "linkable": linkable(box) if box and settings.is_pinned else {},

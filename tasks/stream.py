@@ -60,6 +60,7 @@ def wanted(box: Box) -> Wanted:
         venv=venv(),
         files={doors.STREAM_CONFIG: config(box, has_keys=has_keys), STREAM.unit_file: unit},
         key_file=doors.STREAM_KEYS if has_keys else None,
+        keys=STREAM.keys,
         models=box.served_models,
         environment=list(ENVIRONMENT),
         extra={},

@@ -24,6 +24,7 @@ from aibox.decide.secrecy import without_secrets
 
 POLL_S = 0.5
 ANSWER_S = 30.0  # for the names of the models, which the server itself may have to tell
+SERVER_AWAY = (502, 503, 504)
 SAID = 12  # lines of its journal that a failure shows
 
 
@@ -32,8 +33,8 @@ def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
 
     spec: {"unit", "files": {path: text}, "url": its base address, "ready": the path that
     answers 200, "key_file": with the key that opens it, or null, "models": names that it must know,
-    "seconds": how long it may take, "record": path, "identity", "venv": folder, "restart": false
-    where it is only waited for}. Raises JobError.
+    "seconds": how long it may take, "record", "failed": paths, "identity", "venv": folder,
+    "restart": false where it is only waited for}. Raises JobError.
     """
     service = Service(spec["unit"])
     before = Before(Path(spec["record"]).with_suffix(".before"), service)
@@ -47,11 +48,15 @@ def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
     except (JobError, OSError, subprocess.CalledProcessError) as error:
         progress.step("putting back what was there")
         then = before.put_back()
-        raise failure(spec, service, error, then) from None
+        failed = failure(spec, service, error, then)
+        if not is_passing(error):
+            remember(spec, failed)
+        raise failed from None
     seconds = round(time.monotonic() - began, 1)
     before.forget()
     only_venv(Path(spec["venv"]))
     record = {"identity": spec["identity"], "took": seconds}
+    Path(spec["failed"]).unlink(missing_ok=True)
     write_whole(Path(spec["record"]), json.dumps(record))  # the last: what lacks it is due again
     return {"seconds": seconds}
 
@@ -70,6 +75,21 @@ def failure(spec: Spec, service: Service, error: Exception, then: str) -> JobErr
     expected = refusal.expected if refusal else f"{spec['unit']} that can be replaced"
     remedy = f"see `journalctl -u {service.name}` on the box; {then}"
     return JobError(found, expected, remedy)
+
+
+class ServerAwayError(JobError):
+    """The door's own failure was none: the server behind it did not answer."""
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether it failed of what lies around the door, which is not held against it."""
+    return isinstance(error, ServerAwayError) or not isinstance(error, JobError)
+
+
+def remember(spec: Spec, failed: JobError) -> None:
+    """That this has failed, and of what, for the next deploy."""
+    row = {"identity": spec["identity"], "found": failed.refusal.found, "when": time.time()}
+    write_whole(Path(spec["failed"]), json.dumps(row))
 
 
 def lay(files: dict[str, str]) -> None:
@@ -128,7 +148,8 @@ def pass_gate(service: Service, start: Start, spec: Spec, progress: Progress) ->
     names = names_in(said)
     if status != 200 or not set(spec["models"]) <= names:
         found = f"{spec['unit']} names {', '.join(sorted(names)) or 'no models'} (HTTP {status})"
-        raise JobError(found, f"the models {', '.join(spec['models'])}", "")
+        kind = ServerAwayError if status in SERVER_AWAY else JobError
+        raise kind(found, f"the models {', '.join(spec['models'])}", "")
     if key is not None:
         status, _ = ask(spec, "/v1/models", None)
         if status != 401:

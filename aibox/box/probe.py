@@ -89,10 +89,8 @@ def system(asked: dict[str, Any]) -> dict[str, Any]:
         "gpu": gpu(),
         "account": account(asked["user"]),
         "foreign_unit": foreign_unit(asked["unit"]),
-        "units": {
-            name: unit_of_whom(Path("/etc/systemd/system", name), DEPLOYED)
-            for name in asked["units"]
-        },
+        "units": {name: unit_of_whom(name, DEPLOYED) for name in asked["units"]},
+        "keys": [path for path in asked["keys"] if (read_text(Path(path)) or "").strip()],
         "sizes": {
             name: size_of(paths) + linkable(asked.get("linkable", {}).get(name))
             for name, paths in asked["sizes"].items()
@@ -413,15 +411,18 @@ def starter_of(pid: int, port: int | None) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def unit_of_whom(path: Path, deployed: Path) -> str | None:
-    """Whose a unit's file is: "ours" or "foreign"; None without one, or where it is masked."""
-    try:
-        text = path.read_text(errors="replace")
-    except OSError:
+def unit_of_whom(name: str, deployed: Path) -> str | None:
+    """Whose a unit is: "ours" or "foreign"; None without a file that says anything.
+
+    One of a deploy stays ours where its file was taken away or masked since.
+    """
+    if name in (record_in(deployed) or {}).get("units", {}):
+        return "ours"
+    path = unit_file(name)
+    text = (read_text(path) if path else None) or ""
+    if not text.strip():
         return None
-    ours = path.name in (record_in(deployed) or {}).get("units", {})
-    ours = ours or text.startswith(FIRST_WORDS)
-    return None if not text.strip() else "ours" if ours else "foreign"
+    return "ours" if text.startswith(FIRST_WORDS) else "foreign"
 
 
 def owner_of(port: int) -> dict[str, Any] | None:
@@ -856,8 +857,9 @@ def status_of(url: str) -> int | None:
 def door(asked: dict[str, Any]) -> dict[str, Any]:
     """A door's unit, what it stands on, and what it answers.
 
-    asked: {"unit", "files": paths of texts, "keys", "venv": paths, "record", "url"}. "started": of
-    its process, "changed": when each of its files was laid down, both seconds since the epoch.
+    asked: {"unit", "files": paths of texts, "keys": paths, "venv": its record, "record", "failed":
+    paths, "url"}. "started": of its process, "changed": when each of its files was laid down, both
+    seconds since the epoch.
     """
     unit = unit_properties(asked["unit"])
     pid = int(unit.get("MainPID") or 0)
@@ -867,15 +869,34 @@ def door(asked: dict[str, Any]) -> dict[str, Any]:
         "started": running and running["started"],
         "answers": status_of(asked["url"]) if running else None,
         "files": {path: file_text(path) for path in asked["files"]},
-        "changed": {path: changed_at(Path(path)) for path in (*asked["files"], *asked["keys"])},
+        "changed": {
+            path: changed_at(Path(path))
+            for path in (*asked["files"], *asked["keys"], asked["venv"])
+        },
         "passed": (record_in(Path(asked["record"])) or {}).get("identity"),
+        "failed": record_in(Path(asked["failed"])),
     }
+
+
+def door_venv(asked: dict[str, Any]) -> dict[str, Any]:
+    """The record of a venv, null without one, and what in it was changed since that was written.
+
+    asked: {"folder"}. "touched": one path within it, null where there is none. Bytecode is left
+    out: python writes that by itself.
+    """
+    folder = Path(asked["folder"])
+    record = record_in(folder / "release.json")
+    newer = ["-newer", str(folder / "release.json"), "!", "-path", "*/__pycache__*"]
+    command = ["find", str(folder), "-mindepth", "1", *newer, "-printf", "%P\\n", "-quit"]
+    touched = (text_of(command) or "").strip() if record else ""
+    return {"record": record, "touched": touched or None}
 
 
 def door_left(asked: dict[str, Any]) -> dict[str, Any]:
     """What is left of a door that is turned off. asked: {"unit", "paths", "root": of its venvs}.
 
-    Answers whose its unit is, which of the paths are there, and the venvs that a deploy has built.
+    Answers whose its unit is, whether that runs or has a file, which of the paths are there, and
+    the venvs that a deploy has built.
     """
     root = Path(asked["root"])
     venvs = [path for path in root.glob("*") if (path / "release.json").is_file()]
@@ -884,7 +905,9 @@ def door_left(asked: dict[str, Any]) -> dict[str, Any]:
         *(path for path in [root / "current"] if path.is_symlink()),
     ]
     return {
-        "unit": unit_of_whom(Path("/etc/systemd/system", asked["unit"]), DEPLOYED),
+        "unit": unit_of_whom(asked["unit"], DEPLOYED),
+        "stands": active_state(asked["unit"]) not in ("inactive", "failed")
+        or os.path.lexists(f"/etc/systemd/system/{asked['unit']}"),
         "paths": [path for path in asked["paths"] if os.path.lexists(path)],
         "venvs": sorted(map(str, venvs)),
     }
@@ -1675,6 +1698,7 @@ QUESTIONS = {
     "serving": serving,
     "door": door,
     "door_left": door_left,
+    "door_venv": door_venv,
     "secret": secret,
     "owners": owners,
     "foreign": foreign,

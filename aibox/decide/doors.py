@@ -17,6 +17,7 @@ from typing import Any
 from aibox.decide.manifest import STATE_FOLDER
 from aibox.decide.preflight import PortOwner, port_remedy, shown_owner
 from aibox.decide.refusal import Refusal
+from aibox.decide.switching import AGAIN
 
 CONFIG_FOLDER = "/etc/aibox"
 RECORDS = f"{STATE_FOLDER}/doors"  # what of each door has passed its gate
@@ -53,6 +54,11 @@ class Door:
     @property
     def record(self) -> str:
         return f"{RECORDS}/{self.name}.json"
+
+    @property
+    def failed(self) -> str:
+        """What of it has failed its gate last."""
+        return f"{RECORDS}/{self.name}.failed"
 
 
 STREAM_CONFIG = f"{CONFIG_FOLDER}/stream.json"
@@ -253,6 +259,27 @@ def reasons(door: Door, files: Mapping[str, str], found: Mapping[str, Any]) -> l
         *_process_reasons(door, found),
         *([] if found["passed"] == identity(files) else ["this has not passed its gate yet"]),
     ]
+
+
+def failed_before(
+    files: Mapping[str, str], found: Mapping[str, Any], setting: str
+) -> Refusal | None:
+    """Why a door that runs is not stopped again for what has failed its gate already.
+
+    Keys that were laid down since then may have been what it failed of.
+    """
+    failed = found["failed"] or {}
+    runs = found["unit"].get("ActiveState") == "active"
+    if not runs or failed.get("identity") != identity(files):
+        return None
+    keys = [path for path in found["changed"] if path not in files]
+    if any((found["changed"][path] or 0) > failed["when"] for path in keys):
+        return None
+    return Refusal(
+        f"this very door has failed its gate before: {failed['found']}",
+        "one that has not failed: the one before it goes on serving",
+        f"change the settings of {setting}, or mend the cause and try the same once more: {AGAIN}",
+    )
 
 
 def _file_reasons(path: str, text: str, there: Mapping[str, Any]) -> list[str]:

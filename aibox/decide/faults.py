@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from aibox.decide.fault_about import About, Holder
 from aibox.decide.fault_lines import Hit, Line, Stream, read, streams
-from aibox.decide.fault_rules import RULES, Facts, Rule
+from aibox.decide.fault_rules import RULES, Rule
+from aibox.decide.fault_words import Facts
 
 __all__ = ["About", "Cause", "Holder", "diagnose", "root_lines"]
 

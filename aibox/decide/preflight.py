@@ -104,6 +104,7 @@ class BoxReport:
     foreign_unit: ForeignUnit | None  # of the server's name, which no deploy has written
     sizes: Mapping[str, int]
     units: Mapping[str, str | None]  # whose the files of the doors' units are, see decide/doors.py
+    keys: tuple[str, ...]  # the files of the doors' keys that hold any
 
     @classmethod
     def parse(cls, text: str) -> "BoxReport":
@@ -130,6 +131,7 @@ class BoxReport:
             foreign_unit=_foreign_unit(report),
             sizes=report.part("sizes").counts(),
             units=_units(report.part("units")),
+            keys=report.texts("keys"),
         )
 
 

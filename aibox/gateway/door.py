@@ -12,7 +12,7 @@ import ipaddress
 import json
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MASTER = "master"  # the first key's name
 METRICS_FROM = "AIBOX_METRICS_FROM"  # in the environment: networks, with commas between
+KEY_HEADERS = (b"authorization", b"x-api-key")
 UPSTREAM_KEY = "AIBOX_UPSTREAM_KEY"  # in the environment that LiteLLM reads
 
 PATHS = {
@@ -33,9 +34,8 @@ PATHS = {
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/v1/models",
-    "/health/liveliness",
-    "/health/readiness",
 }
+OPEN = ("/health/liveliness", "/health/readiness")  # nobody needs a key for these
 BELOW = ("/v1/models/", "/v1/responses/")
 METRICS = ("/metrics", "/metrics/")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -68,7 +68,9 @@ def name_of(given: str, keys: Mapping[str, str]) -> str | None:
 
     Every key is compared to its end.
     """
-    wanted, found = given.removeprefix("Bearer ").strip().encode(), None
+    scheme, _, rest = given.partition(" ")
+    text = rest if scheme.lower() == "bearer" else given
+    wanted, found = text.strip().encode(), None
     for name, key in keys.items():
         if wanted and hmac.compare_digest(wanted, key.encode()):
             found = name
@@ -87,18 +89,23 @@ def keys() -> dict[str, str]:
     return keys_in(f"{MASTER}: {credential('master-key').strip()}\n{credential('keys')}")
 
 
+def name_in(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """The name of the first good key of a request, by `Authorization` or `x-api-key`."""
+    given = [text.decode("latin-1") for name, text in headers if name.lower() in KEY_HEADERS]
+    return next((name for text in given if (name := name_of(text, keys()))), None)
+
+
 async def key_checked(request: Any, api_key: str) -> Any:  # noqa: ARG001  LiteLLM passes it by name
-    """What LiteLLM asks of each request: whose key it is. A missing or wrong one is a 401."""
+    """What LiteLLM asks of each request: whose key it is. None comes so far without a good one."""
     from litellm.proxy._types import (  # noqa: PLC0415  only there, where LiteLLM is
         LitellmUserRoles,
         ProxyException,
         UserAPIKeyAuth,
     )
 
-    name = name_of(api_key or "", keys())
+    name = name_in(request.headers.raw)
     if name is None:
-        said = "the key is missing or not known: send `Authorization: Bearer KEY` or `x-api-key`"
-        raise ProxyException(message=said, type="authentication_error", param="key", code=401)
+        raise ProxyException(message=SAID[401], type="authentication_error", param="key", code=401)
     user = LitellmUserRoles.INTERNAL_USER
     return UserAPIKeyAuth(api_key=name, key_alias=name, user_id=name, user_role=user)
 
@@ -113,7 +120,7 @@ def status_of(path: str, client: str, metrics_from: str) -> int:
     """
     if path in METRICS:
         return 200 if may_read_metrics(client, metrics_from) else 403
-    return 200 if path in PATHS or path.startswith(BELOW) else 404
+    return 200 if path in (*PATHS, *OPEN) or path.startswith(BELOW) else 404
 
 
 def may_read_metrics(client: str, metrics_from: str) -> bool:
@@ -126,27 +133,44 @@ def may_read_metrics(client: str, metrics_from: str) -> bool:
     return address.is_loopback or any(address in network for network in networks)
 
 
-SAID = {403: "metrics are for the box itself and for metrics_from", 404: "no such path"}
+SAID = {
+    401: "the key is missing or not known: send `Authorization: Bearer KEY` or `x-api-key: KEY`",
+    403: "metrics are for the box itself and for metrics_from",
+    404: "no such path",
+}
+KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
+
+
+def error_body(path: str, status: int) -> bytes:
+    """An error as OpenAI's or Anthropic's clients know it."""
+    error = {"type": KINDS[status], "message": SAID[status]}
+    if path.startswith("/v1/messages"):
+        return json.dumps({"type": "error", "error": error}).encode()
+    return json.dumps({"error": {**error, "param": None, "code": status}}).encode()
 
 
 def guarded(whole: Application, metrics_from: str) -> Application:
-    """LiteLLM's application without what is nobody's business: admin pages, sockets."""
+    """LiteLLM's application without what is nobody's business: admin pages, sockets, strangers."""
+
+    def judged(scope: Scope) -> int:
+        path, client = scope["path"], (scope.get("client") or ("",))[0]
+        status = status_of(path, client, metrics_from)
+        asks_first = scope["method"] == "OPTIONS"  # as a browser does, without a key
+        if status != 200 or asks_first or path in (*OPEN, *METRICS):
+            return status
+        return 200 if name_in(scope["headers"]) else 401
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
-        client = (scope.get("client") or ("",))[0]
-        status = 200
-        if scope["type"] == "http":
-            status = status_of(scope["path"], client, metrics_from)
+        status = judged(scope) if scope["type"] == "http" else 200
         if status == 200:
             await whole(scope, receive, send)
             return
-        error = {"message": SAID[status], "type": "invalid_request_error", "code": str(status)}
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": json.dumps({"error": error}).encode()})
+        await send({"type": "http.response.body", "body": error_body(scope["path"], status)})
 
     return app
 

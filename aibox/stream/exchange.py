@@ -97,7 +97,9 @@ class Exchange:
         if not self.client.begun:
             raise RequestError(503, STOPPING)
         self._record.ending = "filter stopped"
-        if self._record.streamed and (self._answer is None or self._answer.between):
+        if self._answer is not None and self._answer.between:
+            await self.client.write(self._answer.broken_off(STOPPING))
+        elif self._answer is None and self._record.streamed:
             await self.client.error(STOPPING)
         else:
             self.client.cut_off()

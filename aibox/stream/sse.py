@@ -45,6 +45,7 @@ class Events:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self.at_start = True  # whether what comes next begins an event
         self._pending = b""
         self._searched = 0  # so many bytes of what is pending hold no end
         self._too_long = False
@@ -69,6 +70,7 @@ class Events:
                 start = search = start + 1
         self._after_cr = start == len(text) and text[-1] == 13
         self._pending = text[start:]
+        self.at_start = not (self._pending or self._after_cr)
         self._searched = max(len(self._pending) - 2, 0)  # an end has three bytes at most
         if len(self._pending) > self._limit:
             self._too_long = True
@@ -89,6 +91,7 @@ class Events:
         mended = mend(whole)
         if mended is not None:
             self._pending, self._searched, self._after_cr = text[end:], 0, False
+            self.at_start = not self._pending
         return mended
 
     @property
@@ -119,13 +122,21 @@ def _end_of_event(text: bytes, start: int) -> int:
 
 def data_of(raw: bytes) -> bytes | None:
     """The data lines of an event, joined by LF; None without any."""
-    return raw[6:-2] if _is_plain(raw) else _joined(raw)
+    if _is_plain(raw):
+        return raw[6:-2]
+    return raw[raw.index(b"\n") + 7 : -2] if _is_named(raw) else _joined(raw)
 
 
 def _is_plain(raw: bytes) -> bool:
     """Whether it is one data line, as servers write it."""
     framed = raw.startswith(b"data: ") and raw.endswith(b"\n\n")
     return framed and raw.count(b"\n") == 2 and b"\r" not in raw
+
+
+def _is_named(raw: bytes) -> bool:
+    """Whether it is a name and one data line, as servers write it."""
+    framed = raw.startswith(b"event: ") and b"\ndata: " in raw and raw.endswith(b"\n\n")
+    return framed and raw.count(b"\n") == 3 and b"\r" not in raw
 
 
 def _joined(raw: bytes) -> bytes | None:

@@ -32,13 +32,13 @@ class Upstream(asyncio.Protocol):
 
     def __init__(self, method: str) -> None:
         loop = asyncio.get_running_loop()
+        self._waiting: list[bytes] = []
+        self.on_body = self._waiting.append  # called for each piece: a function of ours would cost
         self._parser = httptools.HttpResponseParser(self)
         self._bodiless = method == "HEAD"
         self._head: asyncio.Future[None] = loop.create_future()
         self._done: asyncio.Future[None] = loop.create_future()
         self._take: Callable[[bytes], None] | None = None
-        self._waiting: list[bytes] = []
-        self._size = 0
         self._news = asyncio.Event()
         self._transport: asyncio.Transport
         self.status = 0
@@ -75,8 +75,10 @@ class Upstream(asyncio.Protocol):
         await self._done
 
     def _taken(self) -> bytes:
-        blocks, self._waiting, self._size = self._waiting, [], 0
-        return blocks[0] if len(blocks) == 1 else b"".join(blocks)
+        blocks = self._waiting
+        taken = blocks[0] if len(blocks) == 1 else b"".join(blocks)
+        blocks.clear()
+        return taken
 
     def pause(self) -> None:
         """Take nothing more from the server for now: it will wait."""
@@ -105,9 +107,13 @@ class Upstream(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._end(BrokenError(str(error)))
             self._transport.abort()
-        if self._take is not None and self._waiting:
+        if not self._waiting:
+            return
+        if self._take is not None:
             self._take(self._taken())
-        elif self._size > _MOST_WAITING:
+            return
+        self._news.set()
+        if sum(map(len, self._waiting)) > _MOST_WAITING:
             self.pause()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -130,12 +136,6 @@ class Upstream(asyncio.Protocol):
             self._head.set_result(None)
         if self._bodiless:
             self._end(None)
-
-    def on_body(self, block: bytes) -> None:
-        self._waiting.append(block)
-        self._size += len(block)
-        if self._take is None:
-            self._news.set()
 
     def on_message_complete(self) -> None:
         if self.status >= 200:

@@ -1,12 +1,13 @@
-"""What a door costs: latency added to a chunk, throughput, CPU a chunk; beside nginx and none.
+"""What a door costs: latency added to a chunk, throughput, CPU a chunk; beside others and none.
 
-    python -m tests.benchmarks.doors [--seconds 5] [--streams 64] [--rate 60]
+    python -m tests.benchmarks.doors [--rounds 3] [--seconds 5] [--streams 64] [--rate 60]
 
 A scripted server says vLLM's chunks at --rate a second on --streams streams, and then as fast as
 it can. The server and the client have one core, the door has the other to itself; as root they all
-come before what else runs here. All figures of a run were taken one after the other on one machine;
-ratios are to the way without a door. nginx comes from Debian, unpacked into a scratch folder; where
-that fails its rows are missing.
+come before what else runs here. The doors take turns in each round; a figure is the median of the
+rounds, with the least and the most. Ratios are to the same round. Latency is looked at from a
+stream's second second on. nginx comes from Debian, unpacked into a scratch folder, and LiteLLM from
+its lock, as the deploy lays it out; what is not to be had here has no row.
 """
 
 from __future__ import annotations
@@ -21,28 +22,43 @@ import re
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
 import uvloop
 
+from aibox.decide.doors import gateway_config
+from aibox.gateway import door
+
 PROJECT = Path(__file__).resolve().parents[2]
+Asked = dict[str, float | str]
 CORES = os.sched_getaffinity(0)
-FLAT_OUT_CHUNKS = 3000  # of each stream
-REQUEST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b"
-HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+MANY_CHUNKS = 3000  # of each stream, flat out
+CHUNKS_OF = {"litellm": 60}  # it would take minutes for so many
+KEY = "sk-benchmark-of-the-doors"
+REQUEST = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    b"Content-Type: application/json\r\nAuthorization: Bearer %b\r\n"
+    b"Content-Length: %d\r\n\r\n%b"
+)
+HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
 CHUNK = (
     b'data: {"id":"chatcmpl-8d1f0c2b7a5e4f69","object":"chat.completion.chunk",'
     b'"created":1796000000,"model":"qwen3.8-27b","choices":[{"index":0,"delta":'
     b'{"%b":" token %d"},"logprobs":null,"finish_reason":null}]}\n\n'
 )
 _SENT = re.compile(rb" token (\d+)")
+_ONE = b'"object":"chat.completion.chunk"'  # is in each chunk once
 NGINX = """worker_processes 1; error_log stderr; pid {folder}/nginx.pid; daemon off;
 events {{ worker_connections 4096; }}
 http {{ access_log off; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;
@@ -63,6 +79,7 @@ class Speaker(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._free = asyncio.Event()
         self._free.set()
+        self._asked = b""
 
     def pause_writing(self) -> None:
         self._free.clear()
@@ -71,11 +88,14 @@ class Speaker(asyncio.Protocol):
         self._free.set()
 
     def data_received(self, data: bytes) -> None:
-        if b"\r\n\r\n" in data and data.startswith(b"POST"):
-            asked = json.loads(data.partition(b"\r\n\r\n")[2] or b"{}")
+        self._asked += data
+        head, _, body = self._asked.partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)\r\ncontent-length: (\d+)", head)
+        if length and len(body) == int(length.group(1)):
+            asked = json.loads(json.loads(body)["messages"][0]["content"])
             self._saying = asyncio.get_running_loop().create_task(self._say(asked))
 
-    async def _say(self, asked: dict[str, float | str]) -> None:
+    async def _say(self, asked: Asked) -> None:
         self._transport.write(HEAD)
         name, rate = str(asked["says"]).encode(), float(asked["rate"])
         loop = asyncio.get_running_loop()
@@ -110,8 +130,9 @@ class Listener(asyncio.Protocol):
     def __init__(self, request: bytes, late: list[int] | None) -> None:
         self._request = request
         self._late = late
-        self.chunks = 0
+        self._began = 0
         self._rest = b""
+        self.chunks = 0
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -119,8 +140,10 @@ class Listener(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         now = time.monotonic_ns()
-        self.chunks += data.count(b'"finish_reason":null')
-        if self._late is not None:
+        self._began = self._began or now
+        self.chunks += (self._rest + data).count(_ONE)
+        self._rest = data[1 - len(_ONE) :]
+        if self._late is not None and now > self._began + 1e9:
             self._late += [now - int(sent) for sent in set(_SENT.findall(data))]
 
     def connection_lost(self, _exc: Exception | None) -> None:
@@ -128,12 +151,13 @@ class Listener(asyncio.Protocol):
             self.done.set_result(None)
 
 
-async def listen(port: int, streams: int, asked: dict[str, float | str], look: bool) -> Heard:
-    body = json.dumps({"stream": True, "messages": [], **asked}).encode()
+async def listen(port: int, streams: int, asked: Asked, look: bool) -> Heard:
+    said = {"role": "user", "content": json.dumps(asked)}
+    body = json.dumps({"model": "m", "stream": True, "messages": [said]}).encode()
     late: list[int] = []
     loop = asyncio.get_running_loop()
     began = time.monotonic()
-    request = REQUEST.replace(b"Host: x", b"Host: x\r\nConnection: close") % (len(body), body)
+    request = REQUEST % (KEY.encode(), len(body), body)
     made = [
         await loop.create_connection(
             lambda: Listener(request, late if look else None), "127.0.0.1", port
@@ -163,12 +187,31 @@ class Heard:
         return sorted(self.late)[int(share * (len(self.late) - 1))] / 1e6
 
 
+@dataclass
+class Round:
+    """One turn of one door: at the server's pace, and as fast as it goes."""
+
+    paced: Heard
+    flat: Heard
+
+
+@dataclass
+class Door:
+    """pid: of its process, 0 for the way without one."""
+
+    name: str
+    port: int
+    pid: int = 0
+
+
 # --- the doors ----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def process(command: list[str], core: int) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.DEVNULL) as running:
+def process(command: list[str], core: int, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    quiet = subprocess.DEVNULL
+    told = {**os.environ, **environment}
+    with subprocess.Popen(command, cwd=PROJECT, stdout=quiet, stderr=quiet, env=told) as running:
         os.sched_setaffinity(running.pid, {core_numbered(core)})
         try:
             yield running
@@ -211,6 +254,36 @@ def unpacked_nginx(folder: Path) -> str | None:
     return str(folder / "usr/sbin/nginx")
 
 
+def litellm_command(folder: Path, port: int, upstream: int) -> list[str] | None:
+    """LiteLLM as the deploy lays it out: from its lock, behind our door.py."""
+    venv = folder / "litellm"
+    uv, python = [sys.executable, "-m", "uv"], str(venv / "bin/python")
+    lock = str(PROJECT / "group_data/locks/litellm.txt")
+    for command in (
+        [*uv, "venv", "--python", sys.executable, str(venv)],
+        [*uv, "pip", "install", "--python", python, "--require-hashes", "-r", lock],
+    ):
+        if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+            return None
+    (folder / "door.py").write_text(Path(door.__file__).read_text())
+    (folder / "litellm.yaml").write_text(
+        gateway_config(["m"], f"http://127.0.0.1:{upstream}", 4096)
+    )
+    (folder / "master-key").write_text(KEY)
+    where = ["--host", "127.0.0.1", "--port", str(port)]
+    return [python, "-m", "uvicorn", "--app-dir", str(folder), "--factory", "door:made", *where]
+
+
+def litellm_environment(folder: Path) -> dict[str, str]:
+    return {
+        "HOME": str(folder),
+        "CREDENTIALS_DIRECTORY": str(folder),
+        "CONFIG_FILE_PATH": str(folder / "litellm.yaml"),
+        "LITELLM_MODE": "PRODUCTION",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    }
+
+
 def cpu_of(pid: int) -> float:
     """Seconds of CPU of a process and its children."""
     own = [pid, *(int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
@@ -224,7 +297,7 @@ def free_port() -> int:
 
 
 def ready(port: int) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", port), 1).close()
@@ -233,40 +306,67 @@ def ready(port: int) -> None:
     raise SystemExit(f"nothing listens on port {port}")
 
 
-def measured(given: argparse.Namespace, port: int, pid: int | None, says: str) -> list[Heard]:
+def measured(given: argparse.Namespace, door: Door, says: str) -> Round:
     """Paced, and flat out."""
-    paced: dict[str, float | str] = {
-        "says": says,
-        "rate": given.rate,
-        "chunks": int(given.rate * given.seconds),
-    }
-    flat: dict[str, float | str] = {"says": says, "rate": 0.0, "chunks": FLAT_OUT_CHUNKS}
+    paced: Asked = {"says": says, "rate": given.rate, "chunks": int(given.rate * given.seconds)}
+    flat: Asked = {"says": says, "rate": 0.0, "chunks": CHUNKS_OF.get(door.name, MANY_CHUNKS)}
     heard = []
     for asked, look in ((paced, True), (flat, False)):
-        before = cpu_of(pid) if pid else 0
-        one = uvloop.run(listen(port, given.streams, asked, look))
-        one.cpu = cpu_of(pid) - before if pid else 0
+        before = cpu_of(door.pid) if door.pid else 0
+        one = uvloop.run(listen(door.port, given.streams, asked, look))
+        one.cpu = cpu_of(door.pid) - before if door.pid else 0
         heard.append(one)
-    return heard
+    return Round(*heard)
 
 
-def table(rows: dict[tuple[str, str], list[Heard]]) -> None:
-    print(f"{'':<24} {'p50 added':>10} {'p99 added':>10} {'CPU/chunk':>10} ", end="")
-    print(f"{'of direct':>10} {'flat out':>12} {'of direct':>10} {'CPU/chunk':>10}")
-    for (says, name), (paced, flat) in rows.items():
-        direct_paced, direct_flat = rows[says, "direct"]
-        added = [paced.late_ms(share) - direct_paced.late_ms(share) for share in (0.5, 0.99)]
-        print(
-            f"{says + ', ' + name:<24} {added[0]:>7.3f} ms {added[1]:>7.3f} ms "
-            f"{paced.cpu_us:>7.1f} µs {paced.rate / direct_paced.rate:>10.2f} "
-            f"{flat.rate:>10.0f}/s {flat.rate / direct_flat.rate:>10.2f} {flat.cpu_us:>7.1f} µs"
+COLUMNS = (
+    "p50 added",
+    "p99 added",
+    "CPU a chunk",
+    "of nginx's",
+    "of direct",
+    "flat out",
+    "CPU a chunk",
+)
+
+
+def table(rounds: dict[tuple[str, str], list[Round]]) -> None:
+    """Markdown: the first five columns at the pace, the others flat out, as a share of direct."""
+    print(f"| | {' | '.join(COLUMNS)} |\n|---|{'---|' * len(COLUMNS)}")
+    for (says, name), own in rounds.items():
+        beside = zip(own, rounds[says, "direct"], rounds.get((says, "nginx"), own), strict=True)
+        figures = list(
+            zip(*(row_of(one, direct, nginx) for one, direct, nginx in beside), strict=True)
         )
-    for says in dict.fromkeys(says for says, _ in rows):
-        direct = rows[says, "direct"][0]
-        print(
-            f"{says}, direct: {direct.late_ms(0.5):.3f} ms p50, {direct.late_ms(0.99):.3f} ms p99, "
-            f"{direct.rate:.0f} chunks/s asked for"
-        )
+        units = ("{:.2f} ms", "{:.2f} ms", "{:.0f} µs", "{:.1f}", "{:.2f}", "{:.2f}", "{:.1f} µs")
+        shown = [spread(numbers, unit) for numbers, unit in zip(figures, units, strict=True)]
+        print(f"| {name}, {says} | {' | '.join(shown)} |")
+    for says in dict.fromkeys(says for says, _ in rounds):
+        direct = rounds[says, "direct"]
+        late = [
+            spread([one.paced.late_ms(share) for one in direct], "{:.2f} ms")
+            for share in (0.5, 0.99)
+        ]
+        fastest = spread([one.flat.rate for one in direct], "{:.0f}")
+        print(f"{says}, direct: p50 {late[0]}, p99 {late[1]}; flat out {fastest} chunks a second")
+
+
+def row_of(one: Round, direct: Round, nginx: Round) -> tuple[float, ...]:
+    return (
+        one.paced.late_ms(0.5) - direct.paced.late_ms(0.5),
+        one.paced.late_ms(0.99) - direct.paced.late_ms(0.99),
+        one.paced.cpu_us,
+        one.paced.cpu_us / (nginx.paced.cpu_us or 1),
+        one.paced.rate / direct.paced.rate,
+        one.flat.rate / direct.flat.rate,
+        one.flat.cpu_us,
+    )
+
+
+def spread(numbers: Sequence[float], unit: str) -> str:
+    """The median, with the least and the most."""
+    low, high = unit.format(min(numbers)).split()[0], unit.format(max(numbers)).split()[0]
+    return f"{unit.format(statistics.median(numbers))} ({low} to {high})"
 
 
 def main() -> int:
@@ -275,40 +375,57 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--rate", type=float, default=60, help="chunks a second of each stream")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     if given.serve:
         uvloop.run(speak(given.serve))
         return 0
+    print(f"load at the start: {os.getloadavg()[0]:.1f}")
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        folder.chmod(0o755)
+        doors = started(folder, stack)
+        uvloop.run(listen(doors[-1].port, 1, {"says": "content", "rate": 0.0, "chunks": 9}, False))
+        rounds: dict[tuple[str, str], list[Round]] = {}
+        for _ in range(given.rounds):
+            for says in ("content", "reasoning"):
+                for door_ in doors:
+                    one = measured(given, door_, says)
+                    rounds.setdefault((says, door_.name), []).append(one)
+        table(rounds)
+    return 0
+
+
+def started(folder: Path, stack: contextlib.ExitStack) -> list[Door]:
+    """The server, and every door that is to be had, each listening."""
+    upstream = free_port()
+    litellm_port = free_port()
+    litellm = litellm_command(folder, litellm_port, upstream)  # with all cores
     os.sched_setaffinity(0, {core_numbered(0)})
     with contextlib.suppress(PermissionError):
         # Before what else runs here; the processes started from here take it over.
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
-        folder = Path(name)
-        folder.chmod(0o755)
-        upstream = free_port()
-        server = [sys.executable, "-m", "tests.benchmarks.doors", "--serve", str(upstream)]
-        stack.enter_context(process(server, 0))
-        ready(upstream)
-        doors: dict[str, tuple[int, int | None]] = {"direct": (upstream, None)}
-        for name_, command_of in (("nginx", nginx_command), ("filter", filter_command)):
-            port = free_port()
-            command = command_of(folder, port, upstream)
-            if command is None:
-                print(f"{name_} is not to be had here")
-                continue
-            running = stack.enter_context(process(command, 1))
-            ready(port)
-            doors[name_] = (port, running.pid)
-        rows = {
-            (says, door): measured(given, port, pid, says)
-            for says in ("content", "reasoning")
-            for door, (port, pid) in doors.items()
-        }
-        table(rows)
-    return 0
+    server = [sys.executable, "-m", "tests.benchmarks.doors", "--serve", str(upstream)]
+    stack.enter_context(process(server, 0))
+    ready(upstream)
+    found = [Door("direct", upstream)]
+    ports = {"nginx": free_port(), "filter": free_port(), "litellm": litellm_port}
+    commands = {
+        "nginx": nginx_command(folder, ports["nginx"], upstream),
+        "filter": filter_command(folder, ports["filter"], upstream),
+        "litellm": litellm,
+    }
+    environment = litellm_environment(folder)
+    for name, command in commands.items():
+        if command is None:
+            print(f"{name} is not to be had here")
+            continue
+        told = environment if name == "litellm" else {}
+        running = stack.enter_context(process(command, 1, **told))
+        ready(ports[name])
+        found.append(Door(name, ports[name], running.pid))
+    return found
 
 
 if __name__ == "__main__":
-    print(f"load at the start: {os.getloadavg()[0]:.1f}")
     sys.exit(main())

@@ -11,13 +11,14 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aibox.decide import manifest
 from aibox.decide.manifest import Manifest
+from tasks import gateway, stream
 from tasks.box import AIBOX
 from tests.rehearsal import cgroup
 from tests.rehearsal.box import Box
@@ -47,6 +48,7 @@ class Operation:
 
 # In the order of the deploy. Only looks (the lock, the 96 GB, owners, the last screen): no cells.
 OPERATIONS = (
+    Operation("brought", "What was there before is written down", OF_A_REBOOT),
     Operation("apt-setting", "apt waits for its lock"),
     Operation("packages", "Packages of the distribution", room_kb=60_000, bare_s=12),
     Operation("aibox", "aibox in its own venv", room_kb=30_000),
@@ -75,12 +77,46 @@ OPERATIONS = (
     Operation("switch", "vllm-coder.service runs what the card says"),
     Operation("boot", "vllm-coder.service starts at boot"),
     Operation("stream-user", "User aibox-stream", OF_A_REBOOT),
-    Operation("stream-venv", "Venv ", room_kb=64),
+    Operation("stream-venv", f"Venv {stream.venv().id} ", room_kb=64),
     Operation("stream-keys", "The filter's keys", OF_A_FILE),
     Operation("stream-switch", "vllm-stream.service runs what it is to run"),
     Operation("stream-boot", "vllm-stream.service starts at boot", OF_A_REBOOT),
     Operation("record", "The record of what was laid down"),
 )
+FIREWALL_OPERATIONS = (
+    Operation("firewall-package", "nftables", OF_A_REBOOT),
+    Operation("firewall-tried", "The rules are in force", OF_A_REBOOT),
+    Operation("firewall-rules", "The rules on the disk", KINDS[:1]),
+    Operation("firewall-unit", "What lays them at boot", KINDS[:1]),
+    Operation("firewall-boot", "They are laid at boot", KINDS[:1]),
+    Operation("firewall-followed", "systemd knows that they are in force", KINDS[:1]),
+)
+# What stops the filter's switch is not tried with LiteLLM again, which is dear.
+GATEWAY_OPERATIONS = (
+    Operation("gateway-user", "User aibox-gateway", KINDS[:1]),
+    Operation("gateway-venv", f"Venv {gateway.venv().id} ", KINDS[1:3]),
+    Operation("gateway-master-key", "LiteLLM's master key", KINDS[:1]),
+    Operation("gateway-keys", "LiteLLM's further keys", KINDS[:1]),
+    Operation("gateway-switch", "litellm.service runs what it is to run", KINDS[1:3]),
+    Operation("gateway-boot", "litellm.service starts at boot", KINDS[:1]),
+)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What is stopped where. asked: host data over that of a box with the filter."""
+
+    operations: tuple[Operation, ...]
+    asked: HostData = field(default_factory=dict)
+
+
+# Those of the doors begin with a box that serves, with its filter.
+MATRICES = {
+    "whole": Matrix(OPERATIONS),
+    "firewall": Matrix(FIREWALL_OPERATIONS, {"firewall": True}),
+    "gateway": Matrix(GATEWAY_OPERATIONS, {"gateway": True}),
+}
+EVERYTHING: HostData = {"firewall": True, "gateway": True}
 BEGIN = "begin"  # the disk before the first of them
 SLOW = 80_000  # bytes a second on each connection, one for a small file: the tiny model takes 12 s
 TENSORS = "*.safetensors"
@@ -100,45 +136,62 @@ find /etc /opt /srv /var/lib /var/cache/aibox -xdev \\
 class Cell:
     kind: str
     operation: Operation
+    matrix: str = "whole"
 
     @property
     def name(self) -> str:
         return f"{self.kind}-{self.operation.name}"
 
 
-CELLS = [Cell(kind, one) for kind in KINDS for one in OPERATIONS if kind in one.kinds]
+CELLS = [
+    Cell(kind, one, name)
+    for name, matrix in MATRICES.items()
+    for kind in KINDS
+    for one in matrix.operations
+    if kind in one.kinds
+]
 
 
 class Harness:
     """The boxes of the matrix, the kept disks, and what an undisturbed run makes of a box."""
 
     def __init__(
-        self, undisturbed: Manifest, box: Box, hub: Hub, other_box: Callable[[bool, bool], Box]
+        self,
+        matrix: Matrix,
+        undisturbed: Manifest | None,
+        box: Box,
+        hub: Hub,
+        other_box: Callable[[bool, bool], Box],
     ) -> None:
-        """other_box: gives a box by whether it is bare and whether its disk is small."""
-        self.reference = undisturbed
+        """undisturbed: None takes what the run that keeps the disks makes of the box. other_box:
+        gives a box by whether it is bare and whether its disk is small."""
+        self.operations = matrix.operations
         self.box, self.hub, self.other_box = box, hub, other_box
-        self.data: HostData = data_of(hub)
+        self.data: HostData = {**data_of(hub), **matrix.asked}
         self.kept = Path(box.entry.folder, "kept")
-        self.seconds = {one.name: one.bare_s for one in OPERATIONS if one.bare_s}
+        self.seconds = {one.name: one.bare_s for one in self.operations if one.bare_s}
         self.keep_every_disk()
+        self.reference = undisturbed or manifest_of(box)
+        assert differences(self.reference, box) == []
 
     def keep_every_disk(self) -> None:
-        """One run on a fresh box, its disk kept after each operation."""
+        """One run on a fresh box, its disk kept after each operation from which a cell starts."""
+        cells = [Cell(kind, one) for one in self.operations for kind in one.kinds]
+        starts = {self.start_of(cell) for cell in cells}
         keep(self.box, self.kept / BEGIN)
         began = time.monotonic()
         with stepping(self.box, self.data) as run:
             while step := run.next():
-                operation = named(step.operation)
+                operation = named(step.operation, self.operations)
                 if operation and not operation.bare_s and step.state == "ended":
                     self.seconds[operation.name] = time.monotonic() - began
-                    keep(self.box, self.kept / operation.name)
+                    if operation.name in starts:
+                        keep(self.box, self.kept / operation.name)
                 began = time.monotonic()
                 run.go_on()
             ended = run.ended()
         assert ended.code == 0, ended.said
-        assert set(self.seconds) == {one.name for one in OPERATIONS}, ended.said
-        assert differences(self.reference, self.box) == []
+        assert set(self.seconds) == {one.name for one in self.operations}, ended.said
 
     def try_cell(self, cell: Cell) -> str:
         """Stop a deploy and run it again; returns where the stop fell. Fails in words."""
@@ -164,7 +217,7 @@ class Harness:
             return operation.name
         if operation.starts_from:
             return operation.starts_from
-        kept = [one for one in OPERATIONS if not one.bare_s]
+        kept = [one for one in self.operations if not one.bare_s]
         at = kept.index(operation)
         return kept[at - 1].name if at else BEGIN
 
@@ -245,12 +298,12 @@ class Harness:
 
 
 def data_of(hub: Hub) -> HostData:
-    """The filter stands for both doors: what stops a switch is the same, and LiteLLM is dear."""
+    """With the filter, which stands for both doors: what stops a switch is the same."""
     return {**standin(hub.url), "stream": True}
 
 
-def named(shown: str) -> Operation | None:
-    return next((one for one in OPERATIONS if shown.startswith(one.begins)), None)
+def named(shown: str, operations: Sequence[Operation]) -> Operation | None:
+    return next((one for one in operations if shown.startswith(one.begins)), None)
 
 
 def is_at(state: str, step: Step, operation: Operation) -> bool:

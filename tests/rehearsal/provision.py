@@ -138,16 +138,21 @@ def environment(boxes: Mapping[Box, HostData], folder: Path) -> dict[str, str]:
 
 
 def deploy(
-    boxes: Mapping[Box, HostData], *words: str, timeout_s: float = 900, entry: str = "deploy.py"
+    boxes: Mapping[Box, HostData],
+    *words: str,
+    timeout_s: float = 900,
+    entry: str = "deploy.py",
+    project: Path = CHECKOUT,
 ) -> Deploy:
     """One run, with its output kept. `words` are pyinfra's options, such as -y or --dry.
 
-    entry: the file that is run, of those that are made to be.
+    entry: the file that is run, of those that are made to be. project: a copy of this one, where a
+    test has secrets of its own.
     """
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             command_line(*words, entry=entry),
-            cwd=CHECKOUT,
+            cwd=project,
             env=environment(boxes, Path(folder)),
             stdin=subprocess.DEVNULL,
             capture_output=True,

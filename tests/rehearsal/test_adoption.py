@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from aibox.box.good_units import sum_of
-from tests.rehearsal import jobs
+from aibox.decide.doors import MASTER_KEY
+from tests.rehearsal import fingerprint, jobs
 from tests.rehearsal.box import Box
 from tests.rehearsal.candidates import (
     INSTALLED,
@@ -33,11 +34,14 @@ from tests.rehearsal.candidates import (
     until_it_answers,
     wait_for_step,
 )
+from tests.rehearsal.checkpoints import TINY
 from tests.rehearsal.conftest import MakeBox
 from tests.rehearsal.emulation.hub import Hub
 from tests.rehearsal.provision import Deploy, HostData, deploy, standin
+from tests.rehearsal.refusal import refusals_in, untouched
 from tests.rehearsal.seed_box import (
     HOME,
+    LISTENERS,
     VENV,
     His,
     his,
@@ -48,7 +52,14 @@ from tests.rehearsal.seed_box import (
     start_his,
     write,
 )
+from tests.rehearsal.test_doors import ask, bearer
+from tests.rehearsal.test_teardown import ALL, differences, torn_down
 
+BY_DEFAULT: HostData = {"stream": None, "gateway": None}  # left out where somebody is there
+LEFT_OUT = (  # his are there
+    "the stream filter is left out: port 4000 belongs to python3",
+    "the gateway (LiteLLM) is left out: litellm.service is a unit that no deploy has written",
+)
 FOUND = "/var/lib/aibox/server/found.json"
 NEWER = "/var/lib/aibox/server/found-2.json"
 DROP_INS = f"{INSTALLED}.d"
@@ -71,14 +82,22 @@ def weights_sent(hub: Hub) -> int:
 def test_a_server_built_by_hand_is_adopted_and_undone_in_one_command(
     make_box: MakeBox, hub: Hub
 ) -> None:
-    box, data = make_seed_box(make_box, hub, "adopt-seed"), standin(hub.url)
+    box, data = make_seed_box(make_box, hub, "adopt-seed"), {**standin(hub.url), **BY_DEFAULT}
     box.run("useradd --system --home-dir /srv/llm --shell /bin/bash vllm")
     box.run("systemd-run -q --uid=vllm sleep infinity")  # usermod fails while a user runs anything
     account = "getent passwd vllm; id vllm"
     before, user = his(box), box.run(account).stdout
+    with untouched(box):
+        refused = deploy({box: {**data, "stream": True, "gateway": True}}, "-y")
+    assert [one.found for one in refusals_in(refused)] == [
+        f"port 4000 belongs to python3 (pid {before.listeners['stream-filter']}, "
+        "unit stream-filter.service)",
+        "litellm.service is a unit that no deploy has written",
+    ]
     hub.ctl(clear_log=True)
     ended = deploy({box: data}, "-y")
     assert ended.code == 0, ended.said
+    assert all(words in ended.said for words in LEFT_OUT), ended.said
     assert box.run(account).stdout == user
     assert weights_sent(hub) == 0
     assert f"taken over from {HOME}/.cache/huggingface/hub" in ended.said
@@ -97,6 +116,7 @@ def test_a_server_built_by_hand_is_adopted_and_undone_in_one_command(
     assert again.code == 0, again.said
     assert "a unit of your own stands here again" in again.log
     assert "is kept already, as it stood" in again.log
+    assert all(words in again.said for words in LEFT_OUT), again.said
     assert again.log.count("+ --speculative-config") == 2  # on the page, and on the plan's
 
     ended = deploy({box: data}, "-y")  # and forward again
@@ -106,6 +126,42 @@ def test_a_server_built_by_hand_is_adopted_and_undone_in_one_command(
     ended = rolled_back(box, data, "--data", "to=found")
     assert ended.code == 0, ended.said
     assert his(box) == before
+
+
+@pytest.mark.long
+def test_both_doors_before_an_adopted_server_go_with_it(make_box: MakeBox, hub: Hub) -> None:
+    """Nobody is in their place; after the way back they stand before his own server."""
+    box = make_seed_box(make_box, hub, "adopt-doors")
+    units = " ".join(LISTENERS)
+    box.run(
+        f"systemctl disable -q --now {units}; cd /etc/systemd/system && rm stream-filter.service"
+    )
+    box.run("rm /etc/systemd/system/litellm.service; systemctl daemon-reload")
+    data = {**standin(hub.url), **BY_DEFAULT}
+    before, whole = his(box), fingerprint.taken(box)
+    ended = deploy({box: data}, "-y")
+    assert ended.code == 0, ended.said
+    assert deploy({box: data}, "--dry", "--json").planned == []
+    key = box.run(f"cat {MASTER_KEY}").stdout.strip()
+    for door in (4000, 4001):
+        assert status_through(box, door, key) == 200
+
+    ended = rolled_back(box, data)
+    assert ended.code == 0, ended.said
+    assert his(box) == before
+    for door in (4000, 4001):
+        assert status_through(box, door, key) == 200
+
+    torn_down(box, data, *ALL)
+    assert his(box) == before
+    assert answers(box)
+    assert differences(whole, fingerprint.taken(box)) == []
+
+
+def status_through(box: Box, port: int, key: str) -> int:
+    """What a completion through one of the doors answers."""
+    body = {"model": TINY, "max_tokens": 8, "messages": [{"role": "user", "content": "Hello"}]}
+    return ask(box, port, "/v1/chat/completions", body, bearer(key))[0]
 
 
 @pytest.mark.long

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from aibox.decide.doors import DOORS, MASTER_KEY
+from aibox.decide.firewall import TABLE
 from tests.rehearsal.box import Box
 from tests.rehearsal.conftest import RealStarts
 from tests.rehearsal.emulation.hub import Hub
 from tests.rehearsal.provision import deploy, download_caches, production, standin
+from tests.rehearsal.test_doors import BODY, ask, bearer, exposure, is_up
 
 pytestmark = pytest.mark.long
 
@@ -26,6 +29,25 @@ def test_a_bare_box_gets_its_driver_and_serves_in_one_run(hub: Hub) -> None:
         source = box.run("cat /etc/apt/sources.list.d/aibox-nvidia.sources").stdout
         assert "/debian13/x86_64/" in source
         assert deploy({box: standin(hub.url)}, "--dry", "--json").planned == []
+
+
+def test_both_doors_and_their_firewall_stand_there(hub: Hub) -> None:
+    """Their venvs come from the same locks, on another Python; nftables and systemd are newer."""
+    with Box.up("debian13-doors", suite="trixie", binds=download_caches(), owned=True) as box:
+        data = {**standin(hub.url), "stream": True, "gateway": True, "firewall": True}
+        ended = deploy({box: data}, "-y")
+        assert ended.code == 0, ended.said
+        key = box.run(f"cat {MASTER_KEY}").stdout.strip()
+        assert ask(box, 4000, "/v1/chat/completions", BODY)[0] == 200
+        assert ask(box, 4001, "/v1/chat/completions", BODY, bearer(key))[0] == 200
+        assert ask(box, 4001, "/v1/chat/completions", BODY)[0] == 401
+        assert max(exposure(box, door.unit) for door in DOORS) <= 2.0
+        rules = box.run(f"nft -s list table {TABLE}").stdout
+        assert deploy({box: data}, "--dry", "--json").planned == []
+        box.reboot()
+        box.until(lambda: is_up(box, bearer(key)), 300)
+        assert box.run(f"nft -s list table {TABLE}").stdout == rules
+        assert deploy({box: data}, "--dry", "--json").planned == []
 
 
 def test_the_production_lock_serves_with_mtp(hub: Hub, real_starts: RealStarts) -> None:

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tests.rehearsal.box import Box
 from tests.rehearsal.emulation.hub import Hub
 from tests.rehearsal.jobs import deploying, until
 from tests.rehearsal.kill_harness import differences, manifest_of
+from tests.rehearsal.machine import CHECKOUT
 from tests.rehearsal.provision import (
     Deploy,
     HostData,
@@ -28,8 +30,9 @@ from tests.rehearsal.provision import (
     download_caches,
     standin,
 )
-from tests.rehearsal.refusal import the_one_refusal
+from tests.rehearsal.refusal import refusals_in, the_one_refusal
 from tests.rehearsal.test_drift import check
+from tests.rehearsal.test_literal_command import copy_of_the_project
 
 MODEL = "tiny-qwen3.5-mtp"
 BODY = {"model": MODEL, "max_tokens": 8, "messages": [{"role": "user", "content": "Hello"}]}
@@ -54,8 +57,8 @@ def both(data: HostData) -> HostData:
     return {**data, "gateway": True}
 
 
-def deployed(box: Box, data: HostData, *words: str) -> Deploy:
-    ended = deploy({box: data}, "-y", *words)
+def deployed(box: Box, data: HostData, *words: str, project: Path = CHECKOUT) -> Deploy:
+    ended = deploy({box: data}, "-y", *words, project=project)
     assert ended.code == 0, ended.said
     assert "Traceback" not in ended.said, ended.said
     return ended
@@ -109,11 +112,48 @@ def test_a_stranger_keeps_a_door_out_and_is_named(box: Box, data: HostData) -> N
     assert "the gateway (LiteLLM) is left out: port 4001 belongs to python3" in said
     assert "unit stranger.service" in said
     assert planned(box, by_default) == []
+    assert exposure(box, STREAM.unit) <= 2.0
     ended = deploy({box: {**data, "gateway": True}}, "-y")
     refusal = the_one_refusal(ended)
     assert "port 4001 belongs to python3" in refusal.found
     assert "gateway = False" in refusal.do
     box.run("systemctl stop stranger")
+
+
+@pytest.mark.long
+def test_a_unit_of_the_persons_own_by_our_name_is_left_alone(box: Box, data: HostData) -> None:
+    """It does not run, and lies where a program of his has put it."""
+    file = f"/usr/local/lib/systemd/system/{GATEWAY.unit}"
+    text = "[Service]\nExecStart=/home/me/litellm\n"
+    box.run(f"mkdir -p $(dirname {file}) && cat >{file} && systemctl daemon-reload", text=text)
+    by_default = {**data, "gateway": None}
+    try:
+        plan = deploy({box: by_default}, "--dry").said
+        said = deployed(box, by_default).said
+        refusal = the_one_refusal(deploy({box: {**data, "gateway": True}}, "-y"))
+        left = box.run(f"cat {file}; ls {GATEWAY.unit_file}", check=False).stdout
+    finally:
+        box.run(f"rm {file} && systemctl daemon-reload")
+    words = f"{GATEWAY.unit} is a unit that no deploy has written"
+    assert f"the gateway (LiteLLM) is left out: {words}" in plan
+    assert f"the gateway (LiteLLM) is left out: {words}" in said
+    assert words in refusal.found
+    assert "rename yours, or set gateway = False" in refusal.do
+    assert left == text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["rm {}", "ln -sfn /dev/null {}"], ids=["deleted", "masked"])
+def test_a_unit_that_is_gone_while_the_door_runs_is_laid_again(
+    box: Box, data: HostData, how: str
+) -> None:
+    """It is no stranger's door for that, nor left out."""
+    deployed(box, data)
+    box.run(f"{how.format(STREAM.unit_file)}; systemctl daemon-reload")
+    deployed(box, {**data, "stream": None})
+    assert "ExecStart=" in box.run(f"cat {STREAM.unit_file}").stdout
+    assert ask(box, 4000, "/v1/models")[0] == 200
+    assert planned(box, data) == []
 
 
 @pytest.mark.long
@@ -143,6 +183,13 @@ def test_a_filter_that_fails_its_gate_makes_way_for_the_one_before(
     assert box.run(f"cat {STREAM_CONFIG}").stdout == before
     box.until(lambda: ask(box, 4000, "/v1/models")[0] == 200, 30)
     assert planned(box, data) == []
+
+    started = invocation(box, STREAM.unit)
+    again = the_one_refusal(deploy({box: {**data, "doors_address": "203.0.113.7"}}, "-y"))
+    assert "this very door has failed its gate before" in again.found
+    assert "203.0.113.7 port 4000" in again.found
+    assert "retry_failed=true" in again.do
+    assert invocation(box, STREAM.unit) == started  # nobody was cut off
 
 
 @pytest.mark.long
@@ -184,8 +231,6 @@ def test_litellm_lets_in_who_has_a_key(box: Box, both: HostData) -> None:
     status, answer = ask(box, 4001, path, BODY, bearer(key))
     assert status == 200, answer
     assert ask(box, 4001, path, BODY, {"x-api-key": key})[0] == 200
-    assert ask(box, 4001, path, BODY, bearer("sk-0123456789"))[0] == 401
-    assert ask(box, 4001, path, BODY)[0] == 401
     messages = ask(box, 4001, "/v1/messages", BODY, {"x-api-key": key})
     assert messages[0] == 200, messages
     assert [one["id"] for one in ask(box, 4001, "/v1/models", None, bearer(key))[1]["data"]] == [
@@ -197,20 +242,110 @@ def test_litellm_lets_in_who_has_a_key(box: Box, both: HostData) -> None:
         'print(r.urlopen("http://127.0.0.1:4001/metrics/").read().decode())'
     )
     assert "litellm_" in box.run(metrics).stdout
-    is_nowhere(box, key, said)
+    is_nowhere_but(box, key, said, [MASTER_KEY])
 
 
-def is_nowhere(box: Box, key: str, said: str) -> None:
-    """The key is in its file and in LiteLLM's memory only."""
+def is_nowhere_but(box: Box, key: str, said: str, files: list[str]) -> None:
+    """The key is in its files and in the processes' memory only."""
     assert key not in said
-    pid = box.run(f"systemctl show {GATEWAY.unit} -p MainPID --value").stdout.strip()
-    places = f"/proc/{pid}/environ /proc/{pid}/cmdline /etc/systemd /var/lib/aibox /var/log"
-    looked = box.run(
-        f"journalctl --no-pager -q > /tmp/journal; grep -rlaF {key} /tmp/journal {places} "
-        f"{CONFIG_FOLDER} /opt/litellm/*/release.json; rm /tmp/journal",
-        check=False,
-    ).stdout
-    assert looked.split() == [MASTER_KEY]
+    shown = [
+        box.run(f"systemctl show {door.unit} -p MainPID --value") for door in (STREAM, GATEWAY)
+    ]
+    places = [
+        f"/proc/{one.stdout.strip()}/{what}" for one in shown for what in ("environ", "cmdline")
+    ]
+    places += ["/etc/systemd", "/var/lib/aibox", "/var/log", CONFIG_FOLDER, "/tmp/journal"]
+    look = f"grep -rlaF {key} {' '.join(places)} /opt/litellm/*/release.json"
+    words = f"journalctl --no-pager -q > /tmp/journal; {look}; rm /tmp/journal"
+    looked = box.run(words, check=False).stdout
+    assert sorted(looked.split()) == files
+
+
+# --- keys of the person's own -------------------------------------------------------------------
+
+AL, BO = ("al-of-the-filter", "sk-al-of-litellm"), ("bo-of-the-filter", "sk-bo-of-litellm")
+FILES_OF_KEYS = {"stream-keys": 0, "litellm-keys": 1}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A copy of this project, with secrets of its own."""
+    copy = copy_of_the_project(tmp_path / "project")
+    (copy / "secrets").mkdir(mode=0o700)
+    return copy
+
+
+def say_keys(project: Path, *lines: tuple[str, str]) -> None:
+    """Lay down both files of keys on control: a line for the filter, and one for LiteLLM."""
+    for name, at in FILES_OF_KEYS.items():
+        path = project / "secrets" / name
+        path.write_text("".join(f"{line[at]}\n" for line in lines))
+        path.chmod(0o600)
+
+
+def lines_of(name: str, keys: tuple[str, str]) -> tuple[str, str]:
+    return f"{name}: {keys[0]}", f"{name}: {keys[1]}"
+
+
+def lets_in(box: Box, keys: tuple[str, str]) -> bool:
+    """Whether a person's keys open both doors, in both ways of sending them; all or none."""
+    doors = zip((4000, 4001), keys, strict=True)
+    path = "/v1/chat/completions"
+    answers = [
+        ask(box, port, path, BODY, headers)
+        for port, key in doors
+        for headers in (bearer(key), {"x-api-key": key})
+    ]
+    assert len({status for status, _ in answers}) == 1, answers
+    return answers[0][0] == 200
+
+
+def nobody_else_gets_in(box: Box) -> None:
+    """Without a key and with a wrong one: 401, as the API that was asked says it."""
+    for port in (4000, 4001):
+        for path in ("/v1/chat/completions", "/v1/messages", "/v1/models"):
+            body = None if path == "/v1/models" else BODY
+            for headers in ({}, bearer("sk-0123456789"), {"x-api-key": "sk-0123456789"}):
+                status, said = ask(box, port, path, body, headers)
+                assert status == 401, (port, path, said)
+                assert said["error"]["type"] == "authentication_error", said
+                assert (said.get("type") == "error") is (path == "/v1/messages"), said
+                assert "sk-0123456789" not in str(said)
+
+
+@pytest.mark.long
+def test_each_key_opens_both_doors_until_it_is_taken_out_of_its_file(
+    box: Box, both: HostData, project: Path
+) -> None:
+    say_keys(project, lines_of("al", AL), lines_of("bo", BO))
+    plan = deploy({box: both}, "--dry", "--json", "--diff", project=project).said
+    said = plan + deployed(box, both, "-vv", "--diff", project=project).said
+    assert lets_in(box, AL)
+    assert lets_in(box, BO)
+    nobody_else_gets_in(box)
+    for key, file in zip(AL, ("stream-keys", "litellm-keys"), strict=True):
+        is_nowhere_but(box, key, said, [f"{CONFIG_FOLDER}/{file}"])
+    assert deploy({box: both}, "--dry", "--json", project=project).planned == []
+
+    say_keys(project, lines_of("bo", BO))  # al was the first, with which the gateway asked
+    deployed(box, both, project=project)
+    assert not lets_in(box, AL)
+    assert lets_in(box, BO)
+    nobody_else_gets_in(box)
+
+    say_keys(project, ("# nobody is left", "# nobody is left"))
+    refusals = refusals_in(deploy({box: both}, "-y", project=project))
+    assert [one.found.partition(", and ")[2] for one in refusals] == [
+        f"secrets/{name} names no key" for name in FILES_OF_KEYS
+    ]
+    assert lets_in(box, BO)
+    nobody_else_gets_in(box)
+
+    say_keys(project, ("none", "none"))
+    deployed(box, both, project=project)
+    assert ask(box, 4000, "/v1/chat/completions", BODY)[0] == 200  # open again, as it was said
+    assert ask(box, 4001, "/v1/chat/completions", BODY, bearer(BO[1]))[0] == 401
+    assert planned(box, both) == []
 
 
 @pytest.mark.long
@@ -229,7 +364,8 @@ def test_both_doors_are_silent_after_that_and_come_back_after_a_reboot(
     box.until(lambda: is_up(box, key), 300)
     assert planned(box, both) == []
     order = "systemctl show {} -p ActiveEnterTimestampMonotonic --value"
-    up = [int(box.run(order.format(one)).stdout) for one in (STREAM.unit, GATEWAY.unit)]
+    units = ("vllm-coder.service", STREAM.unit, GATEWAY.unit)
+    up = [int(box.run(order.format(one)).stdout) for one in units]
     assert up == sorted(up)
 
 

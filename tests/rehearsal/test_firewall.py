@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import socket
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -89,6 +90,23 @@ def test_what_a_run_that_was_cut_off_has_tried_is_not_taken_for_the_rules_before
         box.run(["sh", "-ec", TRY], text=NOBODY.format(port=port))
         assert f"dport {port} " in rules(box)
     until(lambda: rules(box) == before, "the rules before are back", REVERT_S + 15)
+
+
+@pytest.mark.long
+def test_the_very_rules_that_a_cut_off_run_has_tried_are_kept_by_the_next(
+    box: Box, data: HostData
+) -> None:
+    deployed(box, data)
+    wanted = rules(box)
+    text = box.run(["cat", RULES]).stdout
+    box.run(f"nft delete table {TABLE}")
+    box.run(["sh", "-ec", TRY], text=text)
+    assert rules(box) == wanted
+    deployed(box, data)
+    assert box.run(f"systemctl is-active {REVERT}.timer", check=False).stdout.strip() != "active"
+    time.sleep(REVERT_S + 5)
+    assert rules(box) == wanted
+    assert deploy({box: data}, "--dry", "--json").planned == []
 
 
 CUT = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 
@@ -10,6 +11,8 @@ from tests.rehearsal.box import Box
 from tests.rehearsal.emulation.hub import Hub
 from tests.rehearsal.kill_harness import (
     CELLS,
+    EVERYTHING,
+    MATRICES,
     OPERATIONS,
     SMALL_DISK_MB,
     Cell,
@@ -17,23 +20,31 @@ from tests.rehearsal.kill_harness import (
     data_of,
     failed_in_words,
     manifest_of,
+    named,
     planned,
     restore,
 )
-from tests.rehearsal.provision import deploy
+from tests.rehearsal.provision import deploy, download_caches
 from tests.rehearsal.stepping import stepping
 
 pytestmark = pytest.mark.long
 
 
+MakeHarness = Callable[[str], Harness]
+
+
 @pytest.fixture(scope="module")
-def harness(layers: Callable[[str], str | None], hub: Hub) -> Iterator[Harness]:
+def harnesses(layers: Callable[[str], str | None], hub: Hub) -> Iterator[MakeHarness]:
+    """Gives the harness of a matrix, made when it is first asked for."""
     made: dict[str, Box] = {}
 
     def up(name: str, kind: str, disk_limit_mb: int | None = None) -> Box:
         if name not in made:
-            layer = layers(kind)
-            made[name] = Box.up(name, layer=layer, disk_limit_mb=disk_limit_mb, owned=True)
+            binds = download_caches() if kind == "serving" else None  # for LiteLLM's files
+            limit = disk_limit_mb
+            made[name] = Box.up(
+                name, layer=layers(kind), disk_limit_mb=limit, binds=binds, owned=True
+            )
         return made[name]
 
     def other(bare: bool, small: bool) -> Box:
@@ -41,15 +52,30 @@ def harness(layers: Callable[[str], str | None], hub: Hub) -> Iterator[Harness]:
         name = f"kill-{kind}-small" if small else f"kill-{kind}"
         return up(name, kind, SMALL_DISK_MB if small else None)
 
-    with Box.up("kill-reference", layer=layers("serving"), owned=True) as undisturbed:
-        undisturbed.run("systemctl start vllm-coder")  # waits until it answers
-        assert deploy({undisturbed: data_of(hub)}, "-y").code == 0  # its door
-        reference = manifest_of(undisturbed)
+    def with_its_filter(box: Box) -> Box:
+        box.run("systemctl start vllm-coder")  # waits until it answers
+        assert deploy({box: data_of(hub)}, "-y").code == 0
+        return box
+
+    @cache
+    def harness(name: str) -> Harness:
+        matrix = MATRICES[name]
+        if name != "whole":
+            return Harness(matrix, None, with_its_filter(up(f"kill-{name}", "serving")), hub, other)
+        with Box.up("kill-reference", layer=layers("serving"), owned=True) as undisturbed:
+            reference = manifest_of(with_its_filter(undisturbed))
+        return Harness(matrix, reference, up("kill", "based"), hub, other)
+
     try:
-        yield Harness(reference, up("kill", "based"), hub, other)
+        yield harness
     finally:
         for box in made.values():
             box.down()
+
+
+@pytest.fixture
+def harness(harnesses: MakeHarness) -> Harness:
+    return harnesses("whole")
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +99,9 @@ def ids(cell: Cell) -> str:
 
 @pytest.mark.parametrize("cell", CELLS, ids=ids)
 def test_every_stopped_deploy_reaches_the_undisturbed_end(
-    harness: Harness, cell: Cell, done: dict[str, str]
+    harnesses: MakeHarness, cell: Cell, done: dict[str, str]
 ) -> None:
-    done[cell.name] = harness.try_cell(cell)
+    done[cell.name] = harnesses(cell.matrix).try_cell(cell)
 
 
 # What useradd leaves when it is stopped between two of its files.
@@ -102,9 +128,10 @@ def test_a_run_notices_that_its_box_lost_its_power(harness: Harness) -> None:
         failed_in_words(run.ended(), ("the connection to the box ended",))
 
 
-def test_no_operation_is_left_out(harness: Harness) -> None:
-    harness.box.reset()
-    names = planned(harness.box, harness.data)
+def test_no_operation_is_left_out(layers: Callable[[str], str | None], hub: Hub) -> None:
+    with Box.up("kill-planned", layer=layers("based"), owned=True) as box:
+        names = planned(box, {**data_of(hub), **EVERYTHING})
     names.remove("Persistence starts at boot")  # in the run itself the driver's package does it
-    missing = [name for name in names if not any(name.startswith(one.begins) for one in OPERATIONS)]
+    every = [one for matrix in MATRICES.values() for one in matrix.operations]
+    missing = [name for name in names if named(name, every) is None]
     assert missing == [], "give it cells: a line in OPERATIONS"

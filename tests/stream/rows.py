@@ -93,7 +93,9 @@ class Row:
 
 def stream(chunks: list[dict[str, Any]], api: str = "chat") -> bytes:
     """The chunks as a server sends them."""
-    if api == "messages":
+    if api == "responses":
+        chunks = [{**one, "sequence_number": number} for number, one in enumerate(chunks)]
+    if api in ("messages", "responses"):
         return b"".join(
             b"event: %b\ndata: %b\n\n" % (one["type"].encode(), json.dumps(one).encode())
             for one in chunks
@@ -109,6 +111,13 @@ def read_back(sent: bytes) -> list[dict[str, Any]]:
         if data and data != [b"[DONE]"]:
             found.append(json.loads(b"\n".join(data)))
     return found
+
+
+def unnumbered(chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The chunks of /v1/responses without their numbers, which must go up."""
+    numbers = [chunk["sequence_number"] for chunk in chunks]
+    assert numbers == sorted(set(numbers))
+    return [{k: v for k, v in chunk.items() if k != "sequence_number"} for chunk in chunks]
 
 
 def message(*chunks: dict[str, Any], reason: str = "end_turn") -> list[dict[str, Any]]:
@@ -548,4 +557,3 @@ MESSAGES = [
         api="messages",
     ),
 ]
-ROWS = CHAT + MESSAGES

@@ -26,7 +26,7 @@ class Wait(float):
     """Seconds of silence."""
 
 
-Step = bytes | Die | Wait
+Step = bytes | Die | Wait | asyncio.Event  # an event: the server waits for it
 
 
 @dataclass
@@ -99,7 +99,9 @@ class Scripted:
                 await writer.drain()
                 writer.transport.abort()
                 return
-            if isinstance(step, Wait):
+            if isinstance(step, asyncio.Event):
+                await step.wait()
+            elif isinstance(step, Wait):
                 if await self._silent(step, reader):
                     raise ConnectionResetError
             else:

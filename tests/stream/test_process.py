@@ -18,12 +18,18 @@ from aibox.stream.mends import DEFAULTS
 from aibox.stream.mends.answer import Answer
 from aibox.stream.mends.request import asked
 from tests.stream.process import Running, running
-from tests.stream.rows import ROWS, STOP, Row, chunk, said, stream
+from tests.stream.responses import RESPONSES
+from tests.stream.rows import CHAT, MESSAGES, STOP, Row, chunk, said, stream
 from tests.stream.scripted import Script, Scripted, Step, Wait, until
 from tests.stream.test_server import HELLO, in_a_loop
 
 MOST_GROWTH = 8 << 20  # bytes, over a whole soak
-PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}
+PATHS = {
+    "chat": "/v1/chat/completions",
+    "messages": "/v1/messages",
+    "responses": "/v1/responses",
+}
+ROWS = CHAT + MESSAGES + RESPONSES
 
 
 async def server_with(*steps: Step) -> Scripted:

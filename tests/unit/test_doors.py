@@ -135,6 +135,7 @@ def found(**changes: Any) -> dict[str, Any]:
         "files": {"/etc/a": {"text": "text\n", "owner": "root:root", "mode": "644"}},
         "changed": {"/etc/a": 90.0, "/etc/key": 91.0, "/etc/none": None},
         "passed": doors.identity(FILES),
+        "failed": None,
         **changes,
     }
 
@@ -170,6 +171,32 @@ def file(**changes: str) -> dict[str, Any]:
 )
 def test_what_makes_a_door_due(there: dict[str, Any], said: str | None) -> None:
     assert doors.reasons(GATEWAY, FILES, there) == ([said] if said else [])
+
+
+def failure(**changes: Any) -> dict[str, Any]:
+    """What was written down of FILES when they failed their gate."""
+    return {"identity": doors.identity(FILES), "found": "x", "when": 95.0, **changes}
+
+
+@pytest.mark.parametrize(
+    ("there", "refused"),
+    [
+        (found(), False),
+        (found(failed=failure()), True),
+        (found(failed=failure(), answers=None), True),  # at another address than the one before
+        (found(failed=failure(identity="0")), False),
+        (found(failed=failure(when=90.5)), False),
+        (found(failed=failure(), unit={"ActiveState": "failed"}), False),
+    ],
+    ids=["never", "this one", "elsewhere", "another", "with other keys", "where none runs now"],
+)
+def test_a_door_that_serves_is_not_stopped_for_what_has_failed(
+    there: dict[str, Any], refused: bool
+) -> None:
+    refusal = doors.failed_before(FILES, there, "gateway")
+    assert (refusal is not None) is refused
+    if refusal is not None:
+        assert "retry_failed=true" in refusal.remedy
 
 
 # --- settings and lock ---------------------------------------------------------------------------
@@ -243,6 +270,7 @@ def test_what_is_no_key_is_said_without_it(text: str, said: str) -> None:
     ("given", "name"),
     [
         ("Bearer sk-0123456789", "al"),
+        ("bearer  sk-0123456789", "al"),
         ("sk-9876543210", "bo"),
         ("sk-012345678", None),
         ("sk-01234567890", None),
@@ -316,7 +344,13 @@ def test_what_litellm_is_asked_at_all(path: str, client: str, status: int) -> No
     assert code.status_of(path, client, "10.0.0.0/8,192.168.2.1/32") == status
 
 
-def test_what_is_not_for_litellm_does_not_reach_it() -> None:
+MASTER = b"sk-0123456789"
+
+
+def asked_of_litellm(
+    monkeypatch: pytest.MonkeyPatch, *scopes: dict[str, Any]
+) -> tuple[list[str], list[MutableMapping[str, Any]]]:
+    """(what reached LiteLLM, what was answered in its place)."""
     reached: list[str] = []
     sent: list[MutableMapping[str, Any]] = []
 
@@ -331,17 +365,65 @@ def test_what_is_not_for_litellm_does_not_reach_it() -> None:
 
     async def asked() -> None:
         app = code.guarded(whole, "")
-        for kind, path in (("http", "/ui"), ("http", "/v1/models"), ("websocket", "/v1/models")):
-            await app({"type": kind, "path": path, "client": ("192.168.1.7", 1)}, receive, send)
-        await app({"type": "lifespan"}, receive, send)
+        for scope in scopes:
+            usual = {"type": "http", "method": "POST", "client": ("192.168.1.7", 1), "headers": []}
+            await app({**usual, **scope}, receive, send)
 
+    monkeypatch.setattr(code, "keys", lambda: {"master": MASTER.decode(), "al": "sk-9876543210"})
     asyncio.run(asked())
+    return reached, sent
+
+
+def test_what_is_not_for_litellm_does_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = [(b"Authorization", b"Bearer " + MASTER)]
+    reached, sent = asked_of_litellm(
+        monkeypatch,
+        {"path": "/ui", "headers": key},
+        {"path": "/v1/models", "headers": key},
+        {"type": "websocket", "path": "/v1/models"},
+        {"type": "lifespan"},
+    )
     assert reached == ["/v1/models", "lifespan"]
     assert [one.get("status", one["type"]) for one in sent] == [
         404,
         "http.response.body",
         "websocket.close",
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        ("/v1/chat/completions", [(b"authorization", b"Bearer " + MASTER)], 200),
+        ("/v1/chat/completions", [(b"x-api-key", b"sk-9876543210")], 200),
+        ("/v1/messages", [(b"X-Api-Key", b"sk-9876543210")], 200),
+        ("/v1/messages", [(b"authorization", b"Bearer no"), (b"x-api-key", MASTER)], 200),
+        ("/v1/chat/completions", [], 401),
+        ("/v1/chat/completions", [(b"authorization", b"Bearer sk-0000000000")], 401),
+        ("/v1/chat/completions", [(b"cookie", MASTER)], 401),
+        ("/v1/messages", [], 401),
+        ("/v1/messages/count_tokens", [(b"x-api-key", b"sk-0000000000")], 401),
+        ("/health/readiness", [], 200),
+    ],
+)
+def test_without_a_good_key_the_error_is_in_the_apis_own_form(
+    monkeypatch: pytest.MonkeyPatch, path: str, headers: list[tuple[bytes, bytes]], status: int
+) -> None:
+    reached, sent = asked_of_litellm(monkeypatch, {"path": path, "headers": headers})
+    if status == 200:
+        assert (reached, sent) == ([path], [])
+        return
+    assert reached == []
+    said = json.loads(sent[1]["body"])
+    assert (sent[0]["status"], said["error"]["type"]) == (401, "authentication_error")
+    assert (said.get("type") == "error") is path.startswith("/v1/messages")
+    assert "sk-0000000000" not in str(said)
+
+
+def test_a_browser_asks_first_and_has_no_key_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/v1/chat/completions"
+    reached, sent = asked_of_litellm(monkeypatch, {"path": path, "method": "OPTIONS"})
+    assert (reached, sent) == ([path], [])
 
 
 def test_the_file_that_is_laid_beside_litellm_needs_nothing_of_ours() -> None:

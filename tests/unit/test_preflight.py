@@ -86,6 +86,7 @@ def good_report() -> dict[str, Any]:
         "account": None,
         "foreign_unit": None,
         "units": {"vllm-stream.service": None, "litellm.service": None},
+        "keys": [],
         "sizes": {RELEASE: 0, WEIGHTS: 0},
     }
 

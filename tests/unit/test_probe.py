@@ -20,7 +20,7 @@ from tests.unit.conftest import ROOT
 def test_it_runs_from_standard_input_on_a_bare_python() -> None:
     asked = {"folders": ["/nowhere/at/all"], "ports": [1], "sizes": {"x": ["/nowhere"]}}
     asked |= {"user": "nobody-of-that-name", "unit": "none-such.service"}
-    asked |= {"units": ["nowhere.service"]}
+    asked |= {"units": ["nowhere.service"], "keys": ["/nowhere/keys"]}
     done = subprocess.run(
         [sys.executable, "-IS", "-", "system", json.dumps(asked)],
         input=(ROOT / "aibox/box/probe.py").read_text(),
@@ -38,6 +38,7 @@ def test_it_runs_from_standard_input_on_a_bare_python() -> None:
     assert answer["foreign_unit"] is None
     assert isinstance(answer["serving"], list)
     assert answer["units"] == {"nowhere.service": None}
+    assert answer["keys"] == []
 
 
 def test_a_folder_that_is_not_there_lies_on_its_parents_disk(tmp_path: Path) -> None:
@@ -512,3 +513,69 @@ def test_a_persons_unit_is_known(tmp_path: Path, text: str | None, theirs: bool)
     if text is not None:
         (tmp_path / "x.service").write_text(text)
     assert probe.is_a_persons(tmp_path / "x.service") is theirs
+
+
+OURS = "# Laid down by the deploy; what you change here goes.\n[Unit]\n"
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "recorded", "whose"),
+    [
+        (None, "", False, None),
+        (None, "", True, "ours"),
+        ("/etc/systemd/system", OURS, False, "ours"),
+        ("/etc/systemd/system", OURS, True, "ours"),
+        ("/etc/systemd/system", "[Service]\nExecStart=/home/me/proxy\n", False, "foreign"),
+        ("/usr/local/lib/systemd/system", "[Service]\n", False, "foreign"),
+        ("/usr/lib/systemd/system", "[Service]\n", False, "foreign"),
+        ("/etc/systemd/system", "", False, None),
+        ("/etc/systemd/system", "", True, "ours"),
+    ],
+)
+def test_whose_a_doors_unit_is(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    place: str | None,
+    text: str,
+    recorded: bool,
+    whose: str | None,
+) -> None:
+    """One that a person has named as we would is theirs, wherever systemd finds it."""
+    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    deployed = tmp_path / "deployed.json"
+    if recorded:
+        deployed.write_text(json.dumps({"units": {"litellm.service": {"enabled": True}}}))
+    if place:
+        folder = tmp_path / place.lstrip("/")
+        folder.mkdir(parents=True)
+        (folder / "litellm.service").write_text(text)
+    assert probe.unit_of_whom("litellm.service", deployed) == whose
+
+
+def venv_made(folder: Path) -> None:
+    """A venv whose files are older than its record."""
+    for name in ("lib/a.py", "lib/__pycache__/a.pyc"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    for path in (*folder.rglob("*"),):
+        os.utime(path, (1000, 1000))
+    (folder / "release.json").write_text('{"lock_sha256": "ab"}')
+    os.utime(folder / "release.json", (2000, 2000))
+
+
+@pytest.mark.parametrize(
+    ("name", "touched"),
+    [(None, None), ("lib/a.py", "lib/a.py"), ("lib", "lib"), ("lib/__pycache__/a.pyc", None)],
+)
+def test_what_was_changed_in_a_venv_since_it_was_built(
+    tmp_path: Path, name: str | None, touched: str | None
+) -> None:
+    venv_made(tmp_path)
+    if name:
+        os.utime(tmp_path / name, (3000, 3000))
+    answer = probe.door_venv({"folder": str(tmp_path)})
+    assert answer == {"record": {"lock_sha256": "ab"}, "touched": touched}
+
+
+def test_a_venv_without_its_record_is_none(tmp_path: Path) -> None:
+    assert probe.door_venv({"folder": str(tmp_path)}) == {"record": None, "touched": None}

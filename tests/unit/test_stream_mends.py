@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 from aibox.stream.mends.answer import Answer
 from aibox.stream.mends.body import mended
 from aibox.stream.mends.request import asked
+from tests.stream import responses
+from tests.stream.responses import RESPONSES
 from tests.stream.rows import (
     CHAT,
     COUNT,
     DONE,
     MESSAGE,
     MESSAGE_STOP,
+    MESSAGES,
     NO_THINKING,
     OFF,
     ON,
-    ROWS,
     SPELT,
     STOP,
     TOOLS,
@@ -36,8 +38,10 @@ from tests.stream.rows import (
     stream,
     text,
     text_start,
+    unnumbered,
 )
 
+ROWS = CHAT + MESSAGES + RESPONSES
 BY_NAME = pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.api}: {row.name}")
 
 
@@ -56,8 +60,8 @@ def only(mend: str) -> dict[str, Any]:
 @BY_NAME
 def test_what_the_client_gets(row: Row) -> None:
     answer = answer_to(row, only(row.mend))
-    sent = through(answer, [row.bytes(row.came)])
-    assert read_back(sent) == row.gives
+    got = read_back(through(answer, [row.bytes(row.came)]))
+    assert (unnumbered(got) if row.api == "responses" else got) == row.gives
     assert answer.counts[row.mend] == row.counted
     assert answer.malformed == row.malformed
     assert answer.outcome.whole
@@ -88,6 +92,15 @@ def test_off_is_off(row: Row) -> None:
     answer = answer_to(row, OFF)
     assert through(answer, [came]) == came
     assert not answer.counts
+
+
+@BY_NAME
+def test_each_byte_by_itself_gives_the_same(row: Row) -> None:
+    came = row.bytes(row.came)
+    whole, bytewise = answer_to(row, ON), answer_to(row, ON)
+    alone = [came[at : at + 1] for at in range(len(came))]
+    assert through(bytewise, alone) == through(whole, [came])
+    assert bytewise.counts == whole.counts
 
 
 PLAIN = [
@@ -270,6 +283,26 @@ def test_f11_counted_leaves_the_cut_as_it_is(api: str) -> None:
     assert answer.cut
 
 
+def test_f11_the_error_of_a_mended_response_has_a_number_of_its_own() -> None:
+    """More events have gone out than the server has numbered."""
+    come = stream(
+        responses.answer(responses.spoken(responses.LATE, 0, "a</think>b <")), "responses"
+    )
+    cut = come[: come.index(b"event: response.output_text.done")]
+    answer = Answer("responses", asked({}, True), ON)
+    got = read_back(through(answer, [cut]))
+    assert [one["type"] for one in unnumbered(got)][-1] == "error"
+    assert any(one.get("delta") == "b <" for one in got)
+
+
+def test_who_is_cut_off_by_us_gets_what_was_held_back() -> None:
+    answer = Answer("chat", asked({}, True), ON)
+    answer.feed(stream(said("a </th"))[: -len(DONE)])
+    got = read_back(answer.broken_off("Stopped."))
+    assert got[0] == said("a </th")[0]
+    assert got[1]["error"]["message"] == "Stopped."
+
+
 def test_f11_what_was_held_back_comes_before_the_error() -> None:
     answer = Answer("chat", asked({}, True), ON)
     got = read_back(through(answer, [stream(said("a </th"))[: -len(DONE)]]))
@@ -364,6 +397,11 @@ def test_no_shape_of_json_breaks_a_stream(api: str, shapes: list[Any]) -> None:
         ("chat", [{"error": {"message": "no"}}], False),
         ("messages", [MESSAGE, stop_for("end_turn"), MESSAGE_STOP], True),
         ("messages", message(text_start(0), text(0, "x"), block_stop(0)), False),
+        ("responses", responses.answer([]), True),
+        ("responses", responses.answer([], status="incomplete"), False),
+        ("responses", responses.answer(responses.spoken(responses.SAID, 0, "Hi")), False),
+        ("responses", responses.answer(responses.spoken(responses.THOUGHT, 0, "Hm")), False),
+        ("responses", responses.ONLY_CALL, False),
     ],
 )
 def test_an_answer_without_a_word_is_seen(api: str, chunks: list[Any], empty: bool) -> None:
@@ -373,10 +411,43 @@ def test_an_answer_without_a_word_is_seen(api: str, chunks: list[Any], empty: bo
     assert answer.outcome.empty is empty
 
 
-def test_how_many_tokens_it_had_is_told_by_its_usage() -> None:
-    answer = Answer("chat", asked({}, True), ON)
-    through(answer, [stream([STOP, {"choices": [], "usage": {"completion_tokens": 1}}])])
-    assert answer.outcome.tokens == 1
+@pytest.mark.parametrize(
+    ("api", "body", "empty"),
+    [
+        ("messages", {"type": "message", "content": [], "stop_reason": "end_turn"}, True),
+        ("messages", {"type": "message", "content": [{}], "stop_reason": "end_turn"}, False),
+        ("messages", {"type": "message", "content": [], "stop_reason": "max_tokens"}, False),
+        ("responses", responses.body(), True),
+        ("responses", responses.body({"type": "message", "content": []}), True),
+        ("responses", responses.body(responses.CALL), False),
+        ("responses", responses.body(responses.THOUGHT), False),
+        ("responses", responses.body(status="incomplete"), False),
+        ("chat", {"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]}, True),
+        ("chat", {"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]}, False),
+    ],
+)
+def test_an_answer_in_one_body_without_a_word_is_seen(
+    api: str, body: dict[str, Any], empty: bool
+) -> None:
+    answer = Answer(api, asked({}, True), COUNT)
+    mended(answer, json.dumps(body).encode())
+    assert answer.outcome.empty is empty
+
+
+@pytest.mark.parametrize(
+    ("api", "chunks", "tokens"),
+    [
+        ("chat", [STOP, {"choices": [], "usage": {"completion_tokens": 1}}], 1),
+        ("messages", [MESSAGE, stop_for("end_turn"), MESSAGE_STOP], 9),
+        ("responses", responses.answer([]), 9),
+    ],
+)
+def test_how_many_tokens_it_had_is_told_by_its_usage(
+    api: str, chunks: list[Any], tokens: int
+) -> None:
+    answer = Answer(api, asked({}, True), ON)
+    through(answer, [stream(chunks, api)])
+    assert answer.outcome.tokens == tokens
 
 
 # --- in one body --------------------------------------------------------------------------------
@@ -465,6 +536,49 @@ def test_a_message_in_one_body_is_mended_too() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("came", "gives", "request_", "malformed"),
+    [
+        ([responses.LONG], responses.MOVED, {}, 0),
+        ([responses.ANSWER], [responses.AS_ANSWER], responses.EFFORT_NONE, 0),
+        ([responses.message("m1", SPELT)], [responses.FIRST], responses.TOOLS, 0),
+        (
+            [responses.THOUGHT, responses.message("m1", "I look." + responses.TWO)],
+            [
+                responses.THOUGHT,
+                responses.message("m1", "I look."),
+                responses.function_call("fc_7_2", call_id="call_7_2"),
+                responses.function_call("fc_7_3", '{"lines": 7}', "call_7_3"),
+            ],
+            responses.TOOLS,
+            0,
+        ),
+        ([responses.DOUBLED], [responses.function_call("f1", '{"p":1}')], {}, 0),
+        ([responses.EMPTY], [responses.function_call("f1", "{}")], {}, 0),
+        ([responses.BROKEN], [responses.BROKEN], {}, 1),
+        ([responses.THOUGHT, responses.SAID, responses.CALL], None, {}, 0),
+    ],
+)
+def test_a_response_in_one_body_is_mended_too(
+    came: list[Any], gives: list[Any] | None, request_: dict[str, Any], malformed: int
+) -> None:
+    body = json.dumps(responses.body(*came)).encode()
+    answer = Answer("responses", asked(request_, True), ON)
+    got = mended(answer, body)
+    assert json.loads(got) == responses.body(*(came if gives is None else gives))
+    assert answer.malformed == malformed
+    if gives is None:
+        assert got == body and not answer.counts
+    counting = Answer("responses", asked(request_, True), COUNT)
+    assert mended(counting, body) == body
+    assert counting.counts == answer.counts
+
+
+def test_a_response_that_was_cut_off_keeps_a_call_without_arguments() -> None:
+    body = json.dumps(responses.body(responses.EMPTY, status="incomplete")).encode()
+    assert mended(Answer("responses", asked({}, True), ON), body) == body
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", b'{"object":"list","data":[]}'])
 def test_another_body_stays_as_it_is(body: bytes) -> None:
     for api in BEGUN:
@@ -472,6 +586,10 @@ def test_another_body_stays_as_it_is(body: bytes) -> None:
 
 
 def test_the_rows_are_all_there() -> None:
-    """One row of each kind, so that none is lost unseen."""
+    """One row of each kind and API, so that none is lost unseen."""
     names = " ".join(row.name for row in CHAT)
     assert all(f"F{number}" in names for number in (1, 2, 3, 4, 5, 6, 7, 12))
+    names = " ".join(row.name for row in RESPONSES)
+    assert all(f"F{number}" in names for number in (1, 2, 3, 4, 5, 6, 7, 12))
+    names = " ".join(row.name for row in MESSAGES)
+    assert all(f"F{number}" in names for number in (3, 4, 5, 6, 7))

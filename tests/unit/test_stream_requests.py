@@ -189,18 +189,31 @@ def test_what_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "default", "off"),
+    ("request_", "default", "off"),
     [
-        ({"enable_thinking": False}, True, True),
-        ({"thinking": False}, True, True),
-        ({"enable_thinking": True}, False, False),
-        ({}, False, True),
-        (None, True, False),
-        ("x", True, False),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, True, True),
+        ({"chat_template_kwargs": {"thinking": False}}, True, True),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, False, False),
+        ({"chat_template_kwargs": {}}, False, True),
+        ({"chat_template_kwargs": None}, True, False),
+        ({"chat_template_kwargs": "x"}, True, False),
+        ({"reasoning_effort": "none"}, True, True),
+        ({"reasoning_effort": "low"}, False, False),
+        ({"reasoning": {"effort": "none"}}, True, True),
+        ({"reasoning": {"effort": "high"}}, False, False),
+        ({"reasoning": {"effort": None}}, False, True),
+        ({"reasoning": []}, True, False),
+        ({"thinking": {"type": "disabled"}}, True, True),
+        ({"thinking": {"type": "enabled"}}, False, False),
+        ({"thinking": {"type": "adaptive"}}, True, False),
+        (
+            {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": True}},
+            *(True, False),
+        ),
     ],
 )
-def test_whether_thinking_is_off(told: Any, default: bool, off: bool) -> None:
-    assert asked({"chat_template_kwargs": told}, default).thinking_off is off
+def test_whether_thinking_is_off(request_: dict[str, Any], default: bool, off: bool) -> None:
+    assert asked(request_, default).thinking_off is off
 
 
 @pytest.mark.parametrize(

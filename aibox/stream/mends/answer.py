@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import orjson
 
 from aibox.stream.errors import error_event
-from aibox.stream.mends import Mode, chat, messages
+from aibox.stream.mends import Mode, chat, messages, responses
 from aibox.stream.mends.frame import Frame, frame_of
 from aibox.stream.mends.outcome import Outcome
 from aibox.stream.mends.piece import Chunk, Mend, Piece
@@ -29,6 +29,7 @@ _HINTS: dict[str, tuple[bytes, ...]] = {
 _THINKING = b'"reasoning'  # in chat: concerns those mends alone that are about it
 _ABOUT_THINKING = ("answer_in_reasoning", "reasoning_names")
 _CHANCES = 20  # how often an answer's frame is looked for anew, where it changes all the time
+_NAMED_EVENTS = ("messages", "responses")
 DONE = b"[DONE]"
 # What a chunk of another shape than the API's leads to. It is no use to a client, but it is his.
 STRANGE = (TypeError, ValueError, LookupError, AttributeError)
@@ -56,6 +57,13 @@ def mends_of(api: str, asked: Asked) -> dict[str, Mend]:
             found["tool_call_text"] = messages.TextMend(lambda: SpeltCalls(asked.tools))
         found["tool_arguments"] = messages.ToolArguments()
         found["finish_reason"] = messages.FinishReason()
+    elif api == "responses":
+        if asked.thinking_off:
+            found["answer_in_reasoning"] = responses.AnswerInReasoning()
+        found["think_tag"] = responses.TextMend(ThinkTag)
+        if asked.tools:
+            found["tool_call_text"] = responses.TextMend(lambda: SpeltCalls(asked.tools))
+        found["tool_arguments"] = responses.ToolArguments()
     return found
 
 
@@ -73,6 +81,9 @@ class Answer:
         found = mends_of(api, asked)
         self._named = {name: mend for name, mend in found.items() if modes[name] != "off"}
         self._mends = [(mend, modes[name]) for name, mend in self._named.items()]
+        self._order = responses.InOrder()
+        if api == "responses":
+            self._mends.append((self._order, "on"))
         self._about_thinking = [
             (self._named[name], modes[name])
             for name in _ABOUT_THINKING
@@ -91,6 +102,11 @@ class Answer:
     def feed(self, block: bytes) -> bytes:
         """What goes to the client for a block from the server; perhaps nothing yet."""
         if self._quiet:  # nothing is held back or expected
+            if self._frame is not None and self._events.at_start:
+                framed, thoughts = self._frame.mended(block)
+                if framed is not None:
+                    self._in_frame += thoughts
+                    return framed
             at_once = self._events.uncut(block, self._at_once)
             if at_once is not None:
                 return at_once
@@ -121,7 +137,14 @@ class Answer:
             return out + held + (b"" if readable else rest)
         out = out if between else rest + b"\n\n"
         words = "The model server ended in the middle of the answer. Send the request again."
-        return out + held + error_event(self.api, words, self.outcome.number)
+        return out + held + self._error(words)
+
+    def broken_off(self, words: str) -> bytes:
+        """What goes to the client when he gets no more of the answer than he has."""
+        return self._held_back() + self._error(words)
+
+    def _error(self, words: str) -> bytes:
+        return error_event(self.api, words, self._order.number + 1)
 
     @property
     def between(self) -> bool:
@@ -235,7 +258,7 @@ class Answer:
         data = orjson.dumps(piece.chunk)
         if piece.event is not None:
             return piece.event.with_data(data)
-        name = f"event: {piece.chunk.get('type')}\n" if self.api == "messages" else ""
+        name = f"event: {piece.chunk.get('type')}\n" if self.api in _NAMED_EVENTS else ""
         return b"%bdata: %b\n\n" % (name.encode(), data)
 
 

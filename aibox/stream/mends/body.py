@@ -8,6 +8,7 @@ import orjson
 
 from aibox.stream.mends.answer import STRANGE, Answer, parsed
 from aibox.stream.mends.piece import Chunk, Piece
+from aibox.stream.mends.responses import streamed
 
 
 def mended(answer: Answer, body: bytes) -> bytes:
@@ -30,6 +31,8 @@ def _told(answer: Answer, found: Chunk) -> Chunk:
         return {**found, "choices": [_choice(answer, found, one) for one in found["choices"]]}
     if answer.api == "messages" and isinstance(found.get("content"), list):
         return _message(answer, found)
+    if answer.api == "responses" and isinstance(found.get("output"), list):
+        return _response(answer, found)
     return found
 
 
@@ -124,3 +127,14 @@ def _taken_up(chunk: Chunk, blocks: dict[int, Chunk], reason: Any) -> Any:
     elif kind == "message_delta":
         return delta.get("stop_reason", reason)
     return reason
+
+
+def _response(answer: Answer, found: Chunk) -> Chunk:
+    """The response as the last of the events that would have streamed it brings it."""
+    chunks: list[Chunk] = [{"type": "response.created", "response": {"id": found.get("id")}}]
+    for number, item in enumerate(found["output"]):
+        chunks += streamed(item, number)
+    chunks.append({"type": "response.completed", "response": found})
+    pieces = [piece for chunk in chunks for piece in answer.mended(chunk)]
+    told: Chunk = pieces[-1].chunk["response"]
+    return told

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aibox.stream.mends.arguments import Arguments
+from aibox.stream.mends.blocks import BlockText
 from aibox.stream.mends.piece import Chunk, HoldsNothing, Piece
-from aibox.stream.mends.text import Call, Part, Scanner, Text, Thinking
+from aibox.stream.mends.text import Call, Scanner, Thinking
 
 
 def _block(chunk: Chunk) -> Chunk:
@@ -110,30 +111,15 @@ class ToolArguments(HoldsNothing):
         return [Piece({"type": "content_block_delta", "index": index, "delta": delta})]
 
 
-class TextMend:
-    """Takes thinking or tool calls out of text blocks; a piece that may hold one is held back.
+class TextMend(BlockText):
+    """Blocks of thinking and of tool calls out of the text."""
 
-    Blocks that come of it are numbered in between, and those behind them anew.
-    """
+    INDEX = "index"
 
     def __init__(self, scanner: Callable[[], Scanner]) -> None:
-        self._scanner = scanner()
-        self._number = 0  # of the block that is open or comes next
-        self._shift = 0  # what numbers of later blocks are raised by
-        self._start: Piece | None = None  # of a text block, until its text is to be sent
-        self._in_text = self._open = self._called = False
-        self._pieces: list[Piece] = []
-        self._text = ""
+        super().__init__(scanner)
+        self._called = False
         self._name = ""
-
-    @property
-    def count(self) -> int:
-        return self._scanner.found
-
-    @property
-    def quiet(self) -> bool:
-        held = self._pieces or self._start or self._scanner.waiting
-        return not held and not self._shift and (self._open or not self._in_text)
 
     def feed(self, piece: Piece) -> Sequence[Piece]:
         chunk = piece.chunk
@@ -142,88 +128,38 @@ class TextMend:
             self._name = str(chunk["message"].get("id", "")).removeprefix("msg_")
         if kind == "content_block_start":
             return self._started(piece)
-        if self._in_text and _delta(chunk).get("type") == "text_delta":
-            return self._said(piece)
+        if self._in_text and isinstance(_delta(chunk).get("text"), str):
+            return self._said(piece, chunk["delta"]["text"])
         if self._in_text and kind == "content_block_stop":
             return self._stopped(piece)
         if self._called and _delta(chunk).get("stop_reason") == "end_turn":
             return [_for_tool_use(piece)]
         return [self._shifted(piece)]
 
-    def rest(self) -> Sequence[Piece]:
-        return self._released() if self._pieces else []
-
     def _started(self, piece: Piece) -> list[Piece]:
-        piece = self._shifted(piece)
         block = _block(piece.chunk)
-        self._number = piece.chunk.get("index", 0)
-        self._in_text = block.get("type") == "text"
+        piece = self._begin(piece, in_text=block.get("type") == "text")
         self._open = self._in_text and bool(block.get("text"))
         if not self._in_text or self._open:
             return [piece]
-        self._start = piece
+        self._start = [piece]
         return []
-
-    def _said(self, piece: Piece) -> list[Piece]:
-        text = piece.chunk["delta"].get("text")
-        if not isinstance(text, str):
-            return [self._shifted(piece)]
-        whole = self._text + text
-        parts, undecided = self._scanner.scan(whole, final=False)
-        self._pieces.append(piece)
-        self._text = whole
-        if undecided == whole:
-            return []
-        if parts == [Text(whole)]:
-            return self._released()
-        return self._taken_apart(parts, undecided)
 
     def _stopped(self, piece: Piece) -> list[Piece]:
-        untouched = self._start is not None and not self._pieces
-        before = self._released() if self._pieces or untouched else []
-        self._in_text = False
-        if self._open or before:
-            self._open = False
-            return [*before, self._numbered(piece)]
-        self._shift -= 1  # all of this block became others
-        return []
+        before = self._before_the_end()
+        if not self._open:
+            self._nothing_left()
+            return []
+        self._in_text = self._open = False
+        return [*before, self._numbered(piece)]
 
-    def _released(self) -> list[Piece]:
-        start = [] if self._open else [self._opening()]
-        pieces = [self._numbered(piece) for piece in self._pieces]
-        self._pieces, self._text = [], ""
-        return [*start, *pieces]
+    def _opening(self) -> list[Piece]:
+        return [self._starting({"type": "text", "text": ""})]
 
-    def _taken_apart(self, parts: list[Part], undecided: str) -> list[Piece]:
-        pieces: list[Piece] = []
-        for part in parts:
-            if isinstance(part, Text):
-                pieces += [] if self._open else [self._opening()]
-                pieces.append(self._text_piece(part.text))
-            else:
-                pieces += self._inserted(part)
-        self._pieces, self._text = [], ""
-        if undecided:
-            self._pieces, self._text = [self._text_piece(undecided)], undecided
-        return pieces
+    def _closing(self) -> list[Piece]:
+        return [Piece({"type": "content_block_stop", "index": self._number})]
 
-    def _opening(self) -> Piece:
-        """The start of the text block: the server's own, if it was not used yet."""
-        self._open = True
-        start, self._start = self._start, None
-        if start is not None:
-            return self._numbered(start)
-        return self._starting({"type": "text", "text": ""})
-
-    def _inserted(self, part: Thinking | Call) -> list[Piece]:
-        """A whole block, between what was said before and what comes."""
-        pieces: list[Piece] = []
-        self._start = None
-        if self._open:
-            pieces.append(Piece({"type": "content_block_stop", "index": self._number}))
-            self._open = False
-            self._number += 1
-            self._shift += 1
+    def _block_of(self, part: Thinking | Call) -> list[Piece]:
         if isinstance(part, Thinking):
             block: Chunk = {"type": "thinking", "thinking": "", "signature": ""}
             delta = {"type": "thinking_delta", "thinking": part.text}
@@ -232,30 +168,14 @@ class TextMend:
             identity = f"toolu_{self._name}_{self._scanner.found}_{self._number}"
             block = {"type": "tool_use", "id": identity, "name": part.name, "input": {}}
             delta = {"type": "input_json_delta", "partial_json": part.arguments}
-        pieces += [
-            self._starting(block),
-            Piece({"type": "content_block_delta", "index": self._number, "delta": delta}),
-            Piece({"type": "content_block_stop", "index": self._number}),
-        ]
-        self._number += 1
-        self._shift += 1
-        return pieces
+        return [self._starting(block), self._more(delta), *self._closing()]
 
     def _starting(self, block: Chunk) -> Piece:
         chunk = {"type": "content_block_start", "index": self._number, "content_block": block}
         return Piece(chunk)
 
     def _text_piece(self, text: str) -> Piece:
-        delta = {"type": "text_delta", "text": text}
+        return self._more({"type": "text_delta", "text": text})
+
+    def _more(self, delta: Chunk) -> Piece:
         return Piece({"type": "content_block_delta", "index": self._number, "delta": delta})
-
-    def _numbered(self, piece: Piece) -> Piece:
-        if piece.chunk.get("index") == self._number:
-            return piece
-        return piece.edited({**piece.chunk, "index": self._number})
-
-    def _shifted(self, piece: Piece) -> Piece:
-        index = piece.chunk.get("index")
-        if not self._shift or not isinstance(index, int):
-            return piece
-        return piece.edited({**piece.chunk, "index": index + self._shift})

@@ -7,6 +7,8 @@ from typing import Any
 from aibox.stream.mends.piece import Chunk
 
 _ENDINGS = ("response.completed", "response.failed", "response.incomplete", "message_stop", "error")
+_FAILURES = ("error", "response.failed")
+_SAYING = ("content_block_delta", "response.output_text.delta", "response.reasoning_text.delta")
 
 
 class Outcome:
@@ -20,7 +22,6 @@ class Outcome:
         self._ended = False
         self.tokens: int | None = None  # of the answer, as its usage says
         self.broken = False  # the server itself said so
-        self.number = 0  # of the next event, where the API numbers them
 
     def done(self) -> None:
         """The server's own mark of the end."""
@@ -42,12 +43,11 @@ class Outcome:
         return len(self._said) >= self._expected
 
     def see(self, chunk: Chunk) -> None:
-        if chunk.get("error") or chunk.get("type") == "error":
+        """An event of a stream, or an answer in one body."""
+        if chunk.get("error") or chunk.get("type") in _FAILURES:
             self.broken = self._ended = True
         if chunk.get("type") in _ENDINGS:
             self._ended = True
-        if isinstance(chunk.get("sequence_number"), int):
-            self.number = chunk["sequence_number"] + 1
         self._see_usage(chunk)
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
@@ -55,6 +55,9 @@ class Outcome:
                 self._see_choice(choice)
         if isinstance(chunk.get("type"), str):
             self._see_block(chunk)
+        response = chunk if chunk.get("object") == "response" else chunk.get("response")
+        if isinstance(response, dict):
+            self._see_response(response)
 
     def _see_choice(self, choice: Chunk) -> None:
         index = choice.get("index", 0)
@@ -68,13 +71,26 @@ class Outcome:
                 self._stopped.add(index)
 
     def _see_block(self, chunk: Chunk) -> None:
-        if chunk["type"] in ("content_block_delta", "response.output_text.delta"):
-            self._said.add(0)
         block = chunk.get("content_block")
-        if isinstance(block, dict) and block.get("type") == "tool_use":
+        called = isinstance(block, dict) and block.get("type") == "tool_use"
+        if (
+            chunk["type"] in _SAYING
+            or called
+            or (chunk["type"] == "message" and chunk.get("content"))
+        ):
             self._said.add(0)
         delta = chunk.get("delta")
-        if isinstance(delta, dict) and delta.get("stop_reason") == "end_turn":
+        ends = delta if isinstance(delta, dict) else chunk
+        if ends.get("stop_reason") == "end_turn":
+            self._stopped.add(0)
+
+    def _see_response(self, response: Chunk) -> None:
+        """The whole of an answer of /v1/responses, at its end or in one body."""
+        self._see_usage(response)
+        for item in response.get("output") or ():
+            if item.get("content") or item.get("type") not in ("message", "reasoning"):
+                self._said.add(0)
+        if response.get("status") == "completed":
             self._stopped.add(0)
 
     def _see_usage(self, chunk: Chunk) -> None:

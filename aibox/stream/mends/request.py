@@ -65,13 +65,23 @@ def asked(request: Request, thinking: bool) -> Asked:
 
 
 def thinks(request: Request, otherwise: bool) -> bool:
-    """What the chat template is told. Templates have two names for it."""
+    """What the chat template is told: by its own name, of which there are two, or by the API's."""
     told = request.get("chat_template_kwargs")
     if isinstance(told, dict):
         for name in ("enable_thinking", "thinking"):
             if isinstance(told.get(name), bool):
                 return bool(told[name])
-    return otherwise
+    efforts = [request.get("reasoning_effort"), *_named(request, "reasoning", "effort")]
+    efforts += _named(request, "output_config", "effort")
+    kinds = _named(request, "thinking", "type")
+    if "none" in efforts or "disabled" in kinds:
+        return False
+    return otherwise or any(isinstance(effort, str) for effort in efforts) or "enabled" in kinds
+
+
+def _named(request: Request, key: str, name: str) -> list[Any]:
+    holder = request.get(key)
+    return [holder.get(name)] if isinstance(holder, dict) else []
 
 
 def tools_of(request: Request) -> dict[str, Mapping[str, Any]]:
