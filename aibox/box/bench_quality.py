@@ -16,8 +16,11 @@ HITS = re.compile(r"^vllm:prefix_cache_hits_total(?:\{[^}]*\})? (\S+)$", re.MULT
 
 
 def answers(asked: Asked, candidate: Spec, name: str, progress: Progress) -> dict[str, Any]:
-    """name: of the server, for the progress. Answers {"answers": see decide/bench_quality.py, "hits": tokens out of the prefix cache, "drafts":
-    what the server counted}. Raises JobError."""
+    """Ask everything, so often. name: of the server, for the progress. Raises JobError.
+
+    Answers {"answers": see decide/bench_quality.py, "hits": tokens out of the prefix cache,
+    "drafts" and "accepted": what the server counted, "source_characters": of the shared prefix}.
+    """
     questions = bench_prompts.questions()
     before, hits = prove.counters(candidate), hits_of(candidate)
     shared = source(asked, candidate)
