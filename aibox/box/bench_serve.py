@@ -126,7 +126,7 @@ def ended(child: subprocess.Popen[bytes], progress: Progress) -> int:
 
 
 def failed(said: str, how: str) -> JobError:
-    """All that it said goes into the journal; the last line, a traceback's too, says what it was."""
+    """All that it said goes into the journal; its last line, of a traceback too, says the cause."""
     print(said)
     return JobError(
         f"`vllm bench serve` ended with {how}: {last_line(said)[:SAID]}",
