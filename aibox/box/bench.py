@@ -201,7 +201,8 @@ def one_server(
         lend.serve(candidate)
         server["kv_tokens"] = bench_plan.cache_tokens(prove.exposition(candidate["port"]))
         if asked.mode == "quality":
-            server["quality"] = bench_quality.answers(asked, candidate, progress)
+            name = server["name"]
+            server["quality"] = bench_quality.answers(asked, candidate, name, progress)
         else:
             measure(asked, candidate, server, progress)
     except FAILURES as error:

@@ -15,15 +15,18 @@ from aibox.decide.bench_plan import Asked
 HITS = re.compile(r"^vllm:prefix_cache_hits_total(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
 
 
-def answers(asked: Asked, candidate: Spec, progress: Progress) -> dict[str, Any]:
-    """{"answers": see decide/bench_quality.py, "hits": tokens out of the prefix cache, "drafts":
-    what the server counted}. Raises JobError."""
+def answers(asked: Asked, candidate: Spec, name: str, progress: Progress) -> dict[str, Any]:
+    """Ask everything, so often. name: of the server, for the progress. Raises JobError.
+
+    Answers {"answers": see decide/bench_quality.py, "hits": tokens out of the prefix cache,
+    "drafts" and "accepted": what the server counted, "source_characters": of the shared prefix}.
+    """
     questions = bench_prompts.questions()
     before, hits = prove.counters(candidate), hits_of(candidate)
     shared = source(asked, candidate)
     found = []
     every = [(run, one) for run in range(asked.runs) for one in questions["prompts"]]
-    progress.step("asking")
+    progress.step(f"{name}: asking")
     for at, (run, one) in enumerate(every):
         progress.say(at, len(every), "answers")
         answer = prove.complete(question(asked, candidate, one, shared, questions["tools"]))

@@ -20,7 +20,7 @@ from typing import Any
 from aibox.box.job import JobError, Progress, Spec
 
 LONGEST_S = 4 * 3600
-SAID = 2000  # characters of what it said that a refusal shows at most
+SAID = 500  # characters of what it said that a refusal shows at most
 CACHES = (
     *("HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CACHE_ROOT"),
     *("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE"),
@@ -126,17 +126,24 @@ def ended(child: subprocess.Popen[bytes], progress: Progress) -> int:
 
 
 def failed(said: str, how: str) -> JobError:
+    """All that it said goes into the journal; its last line, of a traceback too, says the cause."""
+    print(said)
     return JobError(
-        f"`vllm bench serve` ended with {how}: {said.strip()[-SAID:]}",
+        f"`vllm bench serve` ended with {how}: {last_line(said)[:SAID]}",
         "a measurement",
         "look at `journalctl -u aibox-bench` on the box, and whether the server answers",
     )
 
 
+def last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
 def summary(found: Mapping[str, Any], said: str) -> dict[str, Any]:
     """What is kept of its result. Raises JobError where no request went well."""
     if not found.get("completed"):
-        raise failed("; ".join(map(str, found.get("errors", [])))[:SAID] or said, "no answer")
+        errors = dict.fromkeys(map(last_line, found.get("errors", [])))
+        raise failed("; ".join(errors)[:SAID] or said, "no answer")
     columns = (found[name] for name in ("input_lens", "output_lens", "ttfts", "latencies"))
     names = ("prompt", "tokens", "ttft", "seconds")
     rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]

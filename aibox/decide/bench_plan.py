@@ -244,6 +244,12 @@ def candidate(good: Mapping[str, Any], variant: Variant) -> dict[str, Any] | Ref
             "the flags of a model card, which a benchmark can change for a while",
             "measure it as it is: --data drafts=now --data prefix_caching=now; or deploy first",
         )
+    if SPECULATIVE in flags and SPECULATIVE not in good["flags"] and not good.get("head"):
+        return Refusal(
+            f"drafts={variant.drafts}, and the model card knows no MTP head",
+            "a speculative-config in the card, or a head",
+            "--data drafts=0, or write a speculative-config into the card and deploy",
+        )
     lines = server_command(*places, flags)
     return {
         **good,

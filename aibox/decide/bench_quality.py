@@ -20,11 +20,14 @@ Answer = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Quality:
-    """What one server answered. repeated: prompts that it answered alike, run against run. empty:
-    answers without a word and without a call. called: answers with a call, of prompts that ask for
-    one. malformed: of all answers with a call or with its markup as text. one_token: empty answers
-    that ended by themselves after a token, the sign of a broken prefix cache. hits: prompt tokens
-    that came out of the prefix cache."""
+    """What one server answered, counted by prompts: the runs of one prompt hang together.
+
+    repeated: answered alike, run against run. empty: without a word and without a call in any run.
+    called: with a call in every run, of those that ask for one. malformed: with a call in any run
+    that nobody can carry out, of those with a call or with its markup as text. one_token: empty
+    answers that ended by themselves after a token, the sign of a broken prefix cache. hits: prompt
+    tokens that came out of the prefix cache.
+    """
 
     repeated: Share
     empty: Share
@@ -38,16 +41,18 @@ def judged(answers: Sequence[Answer], tools: Mapping[str, Any], hits: int) -> Qu
     """answers: {"prompt": id, "run", "text", "calls": [{"name", "arguments"}], "finish", "tokens",
     "tools": whether a call was asked for}. tools: name -> the names of its required parameters.
     """
-    asked = [one for one in answers if one["tools"]]
-    calling = [one for one in answers if one["calls"] or has_markup(one)]
-    empty = [one for one in answers if is_empty(one)]
-    stopped = [one for one in empty if one["finish"] == "stop" and one["tokens"] <= 1]
+    prompts = by_prompt(answers).values()
+    asked = [runs for runs in prompts if runs[0]["tools"]]
+    calling = [runs for runs in prompts if any(one["calls"] or has_markup(one) for one in runs)]
+    stops = [one for one in answers if is_empty(one) and one["finish"] == "stop"]
     return Quality(
         repeated=agreed(pairs_within(answers)),
-        empty=Share(len(empty), len(answers)),
-        called=Share(sum(bool(one["calls"]) for one in asked), len(asked)),
-        malformed=Share(sum(is_malformed(one, tools) for one in calling), len(calling)),
-        one_token=len(stopped),
+        empty=Share(sum(any(map(is_empty, runs)) for runs in prompts), len(prompts)),
+        called=Share(sum(all(one["calls"] for one in runs) for runs in asked), len(asked)),
+        malformed=Share(
+            sum(any(is_malformed(one, tools) for one in runs) for runs in calling), len(calling)
+        ),
+        one_token=sum(one["tokens"] <= 1 for one in stops),
         hits=hits,
     )
 

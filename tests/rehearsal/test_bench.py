@@ -130,6 +130,7 @@ def test_a_killed_benchmark_gives_the_server_back(box: Box, good: Spec) -> None:
     assert_as_before(box, good, history)
 
 
+@pytest.mark.long
 def test_nobody_changes_the_server_while_it_is_measured(box: Box, data: HostData) -> None:
     script(box, step_s=0.5)
     begin(box, ONE_OTHER)

@@ -148,6 +148,18 @@ def test_any_speculative_configuration_keeps_its_method() -> None:
     assert flags["speculative-config"] == {"method": "mtp", "num_speculative_tokens": 1}
 
 
+def test_without_a_head_there_is_nothing_to_draft_with() -> None:
+    flags = {"max-num-seqs": 480}
+    start = exec_start(server_command("/opt/r", "/srv/w", 8000, flags))
+    plain = good(flags=flags, text=f"[Service]\nExecStart={start}\n")
+    refusal = bench_plan.candidate(plain, Variant(2))
+    assert isinstance(refusal, Refusal)
+    assert "drafts=2" in refusal.found
+    made = bench_plan.candidate({**plain, "head": {"layers": 1}}, Variant(2))
+    assert isinstance(made, dict)
+    assert made["speculative"]
+
+
 @pytest.mark.parametrize("spec", [good(text="[Service]\nExecStart=/bin/own\n"), good(flags={})])
 def test_a_unit_that_no_deploy_wrote_is_only_measured_as_it_is(spec: dict[str, Any]) -> None:
     refusal = bench_plan.candidate(spec, Variant(1))

@@ -74,10 +74,13 @@ def test_what_is_kept_of_a_result() -> None:
     }  # no inter-token latency and no peak: with drafts they count chunks
 
 
-def test_no_answer_is_no_measurement() -> None:
+def test_no_answer_is_no_measurement_and_no_traceback_either() -> None:
+    error = "Traceback (most recent call last):\n  File x\nOSError: Cannot connect to host\n"
     with pytest.raises(JobError) as caught:
-        bench_serve.summary(result(completed=0), "")
-    assert "refused" in caught.value.refusal.found
+        bench_serve.summary(result(completed=0, errors=[error, error]), "")
+    found = caught.value.refusal.found
+    assert found == "`vllm bench serve` ended with no answer: OSError: Cannot connect to host"
+    assert "refused" in bench_serve.failed("a\nrefused\n\n", "exit code 1").refusal.found
 
 
 def test_one_stream_of_his_method() -> None:

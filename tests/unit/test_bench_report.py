@@ -151,10 +151,8 @@ def test_qualities_side_by_side() -> None:
     same, other = made_quality(*["same"] * 18), made_quality(*[""] * 18, card="quantised")
     page = bench_compare.page(same, other)
     assert isinstance(page, str)
-    assert (
-        "| 2 drafts | empty answers | 0 of 36 (0 to 10 %) | 36 of 36 (90 to 100 %) | they" in page
-    )
-    assert "| no drafts | empty answers | 0 of 36 (0 to 10 %) | 0 of 36 (0 to 10 %) | no v" in page
+    assert "empty answers | 0 of 18 (0 to 18 %) | 18 of 18 (82 to 100 %) | they differ" in page
+    assert "| no drafts | empty answers | 0 of 18 (0 to 18 %) | 0 of 18 (0 to 18 %) | no v" in page
     assert "| 2 drafts | alike with each other | 0 of 18 (0 to 18 %) |" in page
 
 
