@@ -19,6 +19,7 @@ from aibox.box import (
     doctor,
     door,
     door_venv,
+    facts,
     fetch,
     job,
     judge,
@@ -99,6 +100,7 @@ def parser() -> Parser:
     configuring.add_argument("--address", help="how clients reach this box; else its own name")
     examining = verbs.add_parser("doctor", help="why the server does not serve, and its memory")
     examining.add_argument("--report", action="store_true", help="a redacted bundle to give away")
+    verbs.add_parser("facts", help="what this box is made of, for the node exporter")
     comparing = verbs.add_parser("compare", help="two manifests: 0 the same, 2 different")
     comparing.add_argument("first", type=Path, metavar="A.json")
     comparing.add_argument("second", type=Path, metavar="B.json")
@@ -112,6 +114,8 @@ def answered(asked: argparse.Namespace) -> int:
         return job.work(asked.name, VERBS)
     if asked.verb in ("status", "clients", "doctor"):
         return shown(asked)
+    if asked.verb == "facts":
+        return facts.facts()
     if asked.verb == "compare":
         return status.compare(asked.first, asked.second)
     answers = {"job": answer_job, "vram": answer_vram, "prove": answer_prove, "judge": answer_judge}
