@@ -98,6 +98,18 @@ def judged(settings: Settings) -> Monitor:
     return Monitor(settings, *(theirs(one) for one in programs))
 
 
+def screen_rows(settings: Settings) -> list[str]:
+    """How a person reaches what was set up on this host; nothing where it is no monitor."""
+    if not watching.is_monitor(host):
+        return []
+    monitor = judged(settings)
+    theirs = [words for words in (monitor.prometheus, monitor.grafana) if words]
+    if not settings.grafana or monitor.grafana:
+        return theirs
+    where = f"port {settings.grafana_port}, user admin; its first password: sudo cat"
+    return [f"Grafana on {where} {watcher.PASSWORD}", *theirs]
+
+
 def withdrawn(unit: str, drop_in: str, paths: tuple[str, ...]) -> None:
     """Its package stays."""
     stopped(name=f"{unit} is not wanted", unit=unit, drop_in=f"{SYSTEMD}/{drop_in}")

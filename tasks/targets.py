@@ -13,7 +13,7 @@ from tasks import preflight, watching
 
 def seen_from_here() -> list[Seen]:
     """For the monitor that is worked on now."""
-    return [seen(one, here=one is host) for one in watching.boxes()]
+    return [seen(one, here=one.name == host.name) for one in watching.boxes()]
 
 
 def seen_from_afar() -> list[Seen]:

@@ -43,7 +43,7 @@ def address_of(one: Host) -> str:
 
 
 def monitors_of_this_box() -> list[Monitor]:
-    return [Monitor(one.name, address_of(one), one is host) for one in monitors()]
+    return [Monitor(one.name, address_of(one), one.name == host.name) for one in monitors()]
 
 
 def is_on(settings: Settings) -> bool:
