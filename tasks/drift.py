@@ -1,8 +1,8 @@
 """Is every box as a deploy would leave it? `python -m tasks.drift [inventory]` looks.
 
-It changes nothing but the figures that a watched box shows of it. Exit codes: 0 in sync, with nothing foreign outside the setting `accepted`;
-2 drift, or such foreign things; 1 anything else: a box that was not reached or was refused, an
-interrupted check, wrong usage.
+It changes nothing; a box that is watched is told what was found, for its monitor. Exit codes: 0 in
+sync, with nothing foreign outside the setting `accepted`; 2 drift, or such foreign things; 1
+anything else: a box that was not reached or was refused, an interrupted check, wrong usage.
 """
 
 from __future__ import annotations

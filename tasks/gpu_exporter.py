@@ -20,12 +20,15 @@ ENVIRONMENT = {"HOME": GPU_EXPORTER.home, "PYTHONDONTWRITEBYTECODE": "1"}
 DEVICES = ("char-nvidia* rw",)
 
 
+LOCK = lock_text("monitoring")
+VERSION = locked_versions(LOCK)["nvitop-exporter"]
+
+
 @cache
 def venv() -> Venv:
-    lock = lock_text("monitoring")
-    version = locked_versions(lock)["nvitop-exporter"]
+    lock = LOCK
     unnamed = Venv("", lock, SIZE, FETCH, MODULES)
-    folder = f"{GPU_EXPORTER.root}/{version}-{unnamed.sha256[:8]}"
+    folder = f"{GPU_EXPORTER.root}/{VERSION}-{unnamed.sha256[:8]}"
     return Venv(folder, lock, SIZE, FETCH, MODULES)
 
 

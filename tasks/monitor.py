@@ -120,17 +120,17 @@ def withdrawn(unit: str, drop_in: str, paths: tuple[str, ...]) -> None:
 
 
 def prometheus() -> None:
-    """Told where to listen before it is there: its package starts it at once."""
+    """Told what to read and where to listen before it is there: its package starts it at once."""
     drop_in = f"{SYSTEMD}/{watcher.PROMETHEUS_DROP_IN}"
-    content = watcher.prometheus_drop_in().encode()
-    laid_down(name="Prometheus' arguments", path=drop_in, content=content)
-    packages(name="Prometheus", names=[PROMETHEUS])
     rules = MADE.joinpath("rules.yml").read_bytes()
     checked(name="The alerts", path=RULES, content=rules, check="rules")
     scrapes = scraping.text(FIRST_LINE, scraping.config(targets.seen_from_here(), RULES))
     checked(
         name="What is asked of the boxes", path=SCRAPES, content=scrapes.encode(), check="config"
     )
+    content = watcher.prometheus_drop_in().encode()
+    laid_down(name="Prometheus' arguments", path=drop_in, content=content)
+    packages(name="Package of Prometheus", names=[PROMETHEUS])
     starts_at_boot(name="Prometheus starts at boot", unit=PROMETHEUS_UNIT)
     url = f"http://127.0.0.1:{PROMETHEUS_PORT}/-/ready"
     runs(name="Prometheus runs", unit=PROMETHEUS_UNIT, files=[drop_in], url=url)
@@ -155,10 +155,10 @@ def grafana(settings: Settings) -> None:
     for name, (path, text) in zip(names, texts.items(), strict=True):
         laid_down(name=f"Grafana's {name}", path=path, content=text.encode())
     password()
-    packages(name="Grafana", names=[GRAFANA])
+    packages(name="Package of Grafana", names=[GRAFANA])
     starts_at_boot(name="Grafana starts at boot", unit=GRAFANA_UNIT)
     url = f"http://127.0.0.1:{settings.grafana_port}/api/health"
-    files = [drop_in, watcher.SOURCE_OF_DATA, watcher.PROVIDER, watcher.PASSWORD]
+    files = [drop_in, watcher.SOURCE_OF_DATA, watcher.PROVIDER]
     runs(name="Grafana runs", unit=GRAFANA_UNIT, files=files, url=url)
 
 

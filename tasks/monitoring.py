@@ -57,7 +57,7 @@ def node_exporter(box: Box) -> None:
     port = box.settings.node_exporter_port
     drop_in = monitoring.node_drop_in(box.watched, port, units)
     laid_down(name="The node exporter's arguments", path=DROP_IN_FILE, content=drop_in.encode())
-    packages(name="The node exporter", names=[NODE_PACKAGE])
+    packages(name="Package of the node exporter", names=[NODE_PACKAGE])
     starts_at_boot(name="The node exporter starts at boot", unit=NODE_UNIT)
     url = f"http://127.0.0.1:{port}{NODE_EXPORTER.ready}"
     runs(name="The node exporter runs with them", unit=NODE_UNIT, files=[DROP_IN_FILE], url=url)

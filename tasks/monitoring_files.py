@@ -44,17 +44,18 @@ class Parser(argparse.ArgumentParser):
 def main(words: list[str] | None = None) -> int:
     parser = Parser(prog="python -m tasks.monitoring_files", description=__doc__)
     parser.add_argument("inventory", nargs="?", default=str(PROJECT / "inventory"))
+    parser.add_argument("--into", type=Path, default=FOLDER, metavar="FOLDER")
     asked = parser.parse_args(words)
     try:
         written = files(asked.inventory)
-        FOLDER.mkdir(parents=True, exist_ok=True)
+        asked.into.mkdir(parents=True, exist_ok=True)
         for name, text in written.items():
-            FOLDER.joinpath(name).write_text(text)
+            asked.into.joinpath(name).write_text(text)
     except (PyinfraError, OSError, ValueError) as error:
-        remedy = "correct it, and run this again"
-        print(Refusal(str(error), "boxes with settings that work", remedy), file=sys.stderr)
+        expected = "boxes with settings that work, and a folder that can be written"
+        print(Refusal(str(error), expected, "correct it, and run this again"), file=sys.stderr)
         return 1
-    print(f"written to {os.path.relpath(FOLDER)}:\n{WHAT_TO_DO}")
+    print(f"written to {os.path.relpath(asked.into)}:\n{WHAT_TO_DO}")
     return 0
 
 

@@ -26,7 +26,11 @@ def runs(unit: str, files: Sequence[str], url: str) -> Commands:
     found = host.get_fact(Probe, "door", json.dumps(asked))
     if not is_due(host, doors.process_reasons(url, found), f"{unit} runs from what is laid down"):
         return
-    yield StringCommand("systemctl daemon-reload && systemctl restart", QuoteString(unit))
+    quoted = QuoteString(unit)
+    yield StringCommand(
+        "systemctl daemon-reload; systemctl reset-failed", quoted, "2>/dev/null; true"
+    )
+    yield StringCommand("systemctl restart", quoted)
     yield waited(unit, url)
 
 

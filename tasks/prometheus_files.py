@@ -1,4 +1,7 @@
-"""Prometheus' own files: checked by promtool before they are in place, and read without a stop."""
+"""Prometheus' own files: checked by promtool before they are in place, and read without a stop.
+
+The very first ones are there before promtool, which comes with Prometheus: its start checks them.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,8 @@ def checked(path: str, content: bytes, check: str) -> Commands:
     yield written(candidate, content)
     quoted = QuoteString(candidate)
     yield StringCommand(
-        *("promtool check", check, quoted, ">&2 && mv -fT", quoted, QuoteString(path)),
-        *("&& sync", QuoteString(str(target.parent))),
+        *("if command -v promtool >/dev/null; then promtool check", check, quoted, ">&2; fi"),
+        *("&& mv -fT", quoted, QuoteString(path), "&& sync", QuoteString(str(target.parent))),
     )
 
 

@@ -17,19 +17,16 @@ from tests.rehearsal.box import Box
 RATE = "2m"  # for $__rate_interval: eight scrapes
 URL = "http://127.0.0.1:9090"
 # Runs in the box: each path of the API on standard input, each answer on standard output.
-ASK = (
-    """
+ASK = """
 import json, sys, urllib.request
 answers = []
 for path in json.load(sys.stdin):
     try:
-        answers.append(json.load(urllib.request.urlopen("%s" + path, timeout=60)))
+        answers.append(json.load(urllib.request.urlopen("URL" + path, timeout=60)))
     except urllib.error.HTTPError as error:
         answers.append(json.load(error))
 print(json.dumps(answers))
-"""
-    % URL
-)  # noqa: UP031  the braces are Python's own
+""".replace("URL", URL)
 
 
 def asked(box: Box, paths: Sequence[str]) -> list[Any]:
