@@ -40,7 +40,10 @@ WATCH_FILES = (*monitoring.FILES, *watcher.FILES)
 _RUN_BY_US = re.compile(
     r"/etc/systemd/system/(?:([\w-]+\.service)\.d/aibox\.conf|(aibox-\w+\.timer))"
 )
-OWN_UNITS = (driver_sources.POWER_UNIT, *(door.unit for door in DOORS))
+OWN_UNITS = (
+    *(driver_sources.POWER_UNIT, monitoring.FACTS_TIMER),
+    *(door.unit for door in DOORS),
+)
 BOOT_FILES = (driver_sources.MODPROBE, driver_sources.MODULES_LOAD)
 WHAT_IT_DOES = {
     driver_sources.KEY: "the key of NVIDIA's repository",
@@ -64,6 +67,7 @@ _SYSTEM = re.compile(
 )
 _FOLDER = re.compile(r"(/[\w.+@-]+)+", re.ASCII)
 _UNIT = re.compile(r"[\w][\w@.:-]*\.service", re.ASCII)
+_ENABLED = re.compile(r"[\w][\w@.:-]*\.(service|timer)", re.ASCII)
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -286,7 +290,7 @@ def _odd_in_deployed(deployed: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 def _odd_in_brought(brought: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     kinds = {"users": _USER, "groups": _USER, "packages": _PACKAGE, "driver_packages": _PACKAGE}
-    kinds |= {"held": _PACKAGE, "enabled": _UNIT, "left_users": _USER}
+    kinds |= {"held": _PACKAGE, "enabled": _ENABLED, "left_users": _USER}
     for key, pattern in kinds.items():
         yield from ((BROUGHT, one) for one in brought.get(key, []) if not pattern.fullmatch(one))
     for name, values in brought.get("places", {}).items():

@@ -146,7 +146,7 @@ def test_a_stranger_on_a_port_is_left_alone_and_named(box: Box, data: HostData) 
     box.run("systemd-run --unit=stranger python3 -m http.server 9100")
     box.until(lambda: box.run("ss -ltn | grep -q :9100", check=False).returncode == 0, 30)
     said = deployed(box, {**data, "_monitor": None, "monitoring": None}).said
-    assert "exporter" not in said  # nobody watches
+    assert "on port 9100" not in said  # nobody watches
     refusal = the_one_refusal(deploy({box: {**off, "monitoring": True}}, "-y"))
     assert "port 9100 belongs to python3" in refusal.found
     assert "monitoring = False" in refusal.do

@@ -115,13 +115,13 @@ def drawn(box: Box, panel: Panel, place: Any, between: tuple[float, float]) -> N
             place.plot(when, figures, label=legend(curve.legend, found["metric"]))
     if place.lines:
         place.legend(fontsize=7)
-        place.set_ylim(bottom=0)
+        place.set_ylim(bottom=-0.02 * place.get_ylim()[1])  # a curve at 0 is seen
     else:
         place.text(0.5, 0.5, "no traffic", ha="center", transform=place.transAxes)
     place.set_xlabel("minutes", fontsize=8)
     place.set_ylabel("%" if panel.unit == "percentunit" else panel.unit, fontsize=8)
     if panel.unit == "percentunit":
-        place.yaxis.set_major_formatter(lambda value, _at: f"{100 * value:.0f}")
+        place.yaxis.set_major_formatter(lambda value, _at: f"{100 * value:.3g}")
 
 
 def ranged(box: Box, expr: str, between: tuple[float, float]) -> list[Any]:
