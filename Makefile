@@ -51,7 +51,7 @@ test-long: env
 lock: env
 	@test -z "$(VLLM)" || test -e $(LOCKS)/vllm-$(VLLM).in || \
 	  sed 's/^vllm==.*/vllm==$(VLLM)/' $$(ls -v $(LOCKS)/vllm-*.in | tail -n 1) > $(LOCKS)/vllm-$(VLLM).in
-	@for name in control aibox stream litellm; do \
+	@for name in control aibox stream litellm monitoring; do \
 	  $(BIN)/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header \
 	    --no-annotate --upgrade $(LOCKS)/$$name.in -o $(LOCKS)/$$name.txt || exit 1; done
 	@for in in $(LOCKS)/vllm-*.in; do for python in 11 12 13 14; do \

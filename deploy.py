@@ -12,6 +12,8 @@ from tasks import (
     driver,
     firewall,
     gateway,
+    monitor,
+    monitoring,
     plan,
     preflight,
     proof,
@@ -38,5 +40,10 @@ if box:
     firewall.in_force(box=box)
     stream.running(box=box)
     gateway.running(box=box)
+    monitoring.running(box=box)
+    monitor.watching_boxes()
     proof.served(box=box)
     plan.shown(box)
+elif monitor.stands_alone():
+    deploy_lock.held(name="One deploy at a time")
+    monitor.watching_boxes()

@@ -147,6 +147,17 @@ def _address(text: str) -> str:
         raise ValueError('expected an IPv4 address of the box, "0.0.0.0" for all of them') from None
 
 
+def _host_name(text: str) -> str:
+    """Also an IPv6 address, without brackets."""
+    try:
+        return str(ipaddress.ip_address(text))
+    except ValueError:
+        pass
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?", text, re.ASCII):
+        raise ValueError('expected a host name or an IP address, such as "ai-box" or "192.168.1.7"')
+    return text
+
+
 def _network(text: str) -> str:
     try:
         return str(ipaddress.ip_network(text))
@@ -183,6 +194,7 @@ def _not_empty(values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Address = Annotated[str, AfterValidator(_address)]
+HostName = Annotated[str, AfterValidator(_host_name)]
 Network = Annotated[str, AfterValidator(_network)]
 AcceptedText = Annotated[str, AfterValidator(_accepted)]
 BoxFolder = Annotated[str, AfterValidator(_folder_on_box)]

@@ -41,6 +41,7 @@ from aibox.kinds import (
     DriverVersion,
     Environment,
     GpuUuid,
+    HostName,
     KeyFingerprint,
     ListAsTuple,
     Megabits,
@@ -74,6 +75,7 @@ __all__ = [
 ]
 
 SERVE_SOURCE = "the setting `serve`"
+EXPORTER_PORTS = ("node_exporter_port", "gpu_exporter_port")
 
 
 class SettingsError(Exception):
@@ -166,6 +168,19 @@ class Settings(_Strict):
     firewall: bool = Field(description="True or False")
     firewall_lan: Annotated[tuple[Network, ...], ListAsTuple] | None = Field(
         description='a list of networks, such as ["192.168.1.0/24"], or None'
+    )
+    monitoring: bool | None = Field(description="True, False or None")
+    scrape_address: HostName | None = Field(
+        description="a host name or an IP address, text, or None"
+    )
+    node_exporter_port: int = Field(ge=1, le=65535, description="a port, a whole number 1 to 65535")
+    gpu_exporter_port: int = Field(ge=1, le=65535, description="a port, a whole number 1 to 65535")
+    grafana: bool = Field(description="True or False")
+    grafana_address: Address = Field(description="an IPv4 address, text")
+    grafana_port: int = Field(ge=1, le=65535, description="a port, a whole number 1 to 65535")
+    grafana_repository: Url = Field(description="an http or https URL, text")
+    grafana_key: KeyFingerprint = Field(
+        description="a key's fingerprint, 40 hex digits without blanks, as text"
     )
     gpu_uuid: GpuUuid | None = Field(
         description="a card's UUID as `nvidia-smi -L` prints it, text, or None"
@@ -538,10 +553,12 @@ def _check_context(settings: Settings) -> list[str]:
 
 
 def _check_ports(settings: Settings) -> list[str]:
-    """A port serves one of us; a door that is turned off has none."""
+    """A port serves one of us; what is turned off has none."""
     ports = {"server_port": settings.server_port}
     ports |= {"stream_port": settings.stream_port} if settings.stream is not False else {}
     ports |= {"gateway_port": settings.gateway_port} if settings.gateway is not False else {}
+    if settings.monitoring is not False:
+        ports |= {name: getattr(settings, name) for name in EXPORTER_PORTS}
     taken: dict[int, str] = {}
     faults = []
     for name, port in ports.items():
@@ -621,7 +638,15 @@ _CHECKS: tuple[tuple[frozenset[str], Callable[[Settings], list[str]]], ...] = (
     (frozenset({"card", "flags"}), _check_drafts),
     (frozenset({"card", "flags"}), _check_utilization),
     (frozenset({"card", "flags"}), _check_context),
-    (frozenset({"server_port", "stream", "stream_port", "gateway", "gateway_port"}), _check_ports),
+    (
+        frozenset(
+            {
+                *("server_port", "stream", "stream_port", "gateway", "gateway_port"),
+                *("monitoring", *EXPORTER_PORTS),
+            }
+        ),
+        _check_ports,
+    ),
     (frozenset({"stream_mends"}), _check_mends),
     (frozenset({"card", "vllm_version"}), _check_needs),
     (frozenset({"vllm_version", "locks_folder"}), _check_locks),

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from aibox.decide import doors, kernels, manifest
+from aibox.decide import doors, kernels, manifest, monitoring
 from aibox.decide.driver import DriverWanted
 from aibox.decide.server import Serving, environment
 from aibox.decide.toolkit import cuda_home
@@ -54,6 +54,7 @@ class Box(Places):
     driver: DriverWanted
     nvidia_key: str
     doors: doors.Standing = doors.NONE
+    watched: monitoring.Standing = monitoring.OFF
 
     @property
     def unit(self) -> str:
@@ -77,6 +78,11 @@ class Box(Places):
         """All names that clients may ask for."""
         names = self.settings.flags.get("served-model-name", self.weights_folder)
         return [str(one) for one in (names if isinstance(names, list | tuple) else [names])]
+
+    @property
+    def metrics_from(self) -> tuple[str, ...]:
+        """Who may read metrics, beside the box itself."""
+        return self.watched.readers if self.watched.on else self.settings.metrics_from
 
     @property
     def speculative(self) -> bool:

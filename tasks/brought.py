@@ -12,6 +12,7 @@ from pyinfra.api import QuoteString, StringCommand, operation
 
 from aibox.box import brought
 from aibox.decide.doors import DOORS
+from aibox.decide.monitoring import DROP_IN_FILE, GPU_EXPORTER
 from tasks.box import Box
 from tasks.drift_report import because
 from tasks.facts import LaidFile
@@ -54,7 +55,10 @@ def places_of(box: Box) -> dict[str, Any]:
         for name in ("server_unit", "releases_folder", "models_folder", "cache_folder")
     }
     of_unit = [f"/var/lib/{settings.server_unit}", f"/var/cache/{settings.server_unit}"]
-    of_doors = [path for door in DOORS if box.doors.of(door).on for path in door.folders]
+    standing = [door for door in DOORS if box.doors.of(door).on]
+    standing += [GPU_EXPORTER] if box.watched.gpu.on else []
+    of_doors = [path for door in standing for path in door.folders]
+    of_doors += [str(Path(DROP_IN_FILE).parent)] if box.watched.node.on else []
     folders = [*list(places.values())[1:], *of_unit, *of_doors]
     return {"places": places, "folders": folders}
 

@@ -1,4 +1,5 @@
-"""What both doors have in common: user, venv, a switch behind a gate, and being turned off."""
+"""What the doors have in common, and the GPU exporter: user, venv, a switch behind a gate, and
+being turned off."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class Venv:
 class Wanted:
     """A door as this run wants it. files: {path: text}, its unit among them. key_file: with a key
     that opens it, None where it is open. keys: every file of keys that it reads when it starts.
-    environment: names in its unit."""
+    models: None where it knows of none. environment: names in its unit."""
 
     door: Door
     port: int
@@ -77,7 +78,7 @@ class Wanted:
     files: Mapping[str, str]
     key_file: str | None
     keys: Sequence[str]
-    models: Sequence[str]
+    models: Sequence[str] | None
     environment: Sequence[str]
     extra: Mapping[str, str]
 
@@ -108,12 +109,14 @@ def refusals(standing: Standing) -> list[Refusal]:
     return [one.refusal for one in (standing.stream, standing.gateway) if one.refusal]
 
 
-def needs(report: BoxReport, standing: Standing, venvs: Mapping[Door, Venv]) -> tuple[Need, ...]:
-    """Room for the venvs that are not there yet."""
+def needs(
+    report: BoxReport, on: Mapping[Door, bool], venvs: Mapping[Door, Venv]
+) -> tuple[Need, ...]:
+    """Room for the venvs that are not there yet. on: which of them are to stand."""
     return tuple(
         Need(door.title, door.root, None, venv.size)
         for door, venv in venvs.items()
-        if standing.of(door).on and not report.sizes.get(venv.folder)
+        if on[door] and not report.sizes.get(venv.folder)
     )
 
 
@@ -142,7 +145,11 @@ def unit_text(template: str, door: Door, environment: Mapping[str, str], **more:
     )
 
 
-def laid_out(wanted: Wanted, box: Box, keys: Callable[[], None]) -> None:
+def no_keys() -> None:
+    """For what is open."""
+
+
+def laid_out(wanted: Wanted, box: Box, keys: Callable[[], None] = no_keys) -> None:
     """The operations of a door that stands, in their order."""
     door = wanted.door
     service_user(name=f"User {door.user}", user=door.user, home=door.home)
@@ -214,7 +221,7 @@ def switch_spec(wanted: Wanted) -> dict[str, Any]:
         "url": wanted.url,
         "ready": door.ready,
         "key_file": wanted.key_file,
-        "models": list(wanted.models),
+        "models": None if wanted.models is None else list(wanted.models),
         "seconds": START_S,
         "record": door.record,
         "failed": door.failed,

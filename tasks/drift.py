@@ -1,8 +1,8 @@
 """Is every box as a deploy would leave it? `python -m tasks.drift [inventory]` looks.
 
-It changes nothing. Exit codes: 0 in sync, with nothing foreign outside the setting `accepted`;
-2 drift, or such foreign things; 1 anything else: a box that was not reached or was refused, an
-interrupted check, wrong usage.
+It changes nothing; a box that is watched is told what was found, for its monitor. Exit codes: 0 in
+sync, with nothing foreign outside the setting `accepted`; 2 drift, or such foreign things; 1
+anything else: a box that was not reached or was refused, an interrupted check, wrong usage.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aibox.box.job import write_whole
 from aibox.decide import drift
 from aibox.decide.drift import Audit
 from aibox.decide.refusal import Refusal
-from tasks import drift_timer
+from tasks import drift_metrics, drift_timer
 from tasks.drift_report import FOLDER
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -135,20 +135,32 @@ def look(asked: argparse.Namespace) -> tuple[list[Audit], str | None]:
             rows = drift.planned((folder / "plan").read_text(errors="replace"))
         except drift.UnfinishedError as error:
             return [], failure or str(error)
-    return drift.audits(rows, reports), failure or drift.gap(rows, reports)
+        found = drift.audits(rows, reports)
+        watched = [one for one in found if reports[one.box]["watched"]]
+        if watched:
+            drift_metrics.tell(watched, inventory_of(asked), options_of(asked), folder)
+        return found, failure or drift.gap(rows, reports)
 
 
 def command(asked: argparse.Namespace) -> list[str]:
+    return [
+        *(sys.executable, "-m", "pyinfra", "--dry", "--json", *options_of(asked), "--"),
+        *(inventory_of(asked), "deploy.py", "tasks/audit.py"),
+    ]
+
+
+def inventory_of(asked: argparse.Namespace) -> str:
+    """As pyinfra is to be told."""
     inventory = Path(asked.inventory)
+    return str(inventory.absolute()) if inventory.exists() else str(asked.inventory)
+
+
+def options_of(asked: argparse.Namespace) -> list[str]:
     options = [f"--limit={name}" for name in asked.limit]
     for name in SSH:
         value = getattr(asked, name.replace("-", "_"))
         options += [f"--{name}={value}"] if value is not None else []
-    return [
-        *(sys.executable, "-m", "pyinfra", "--dry", "--json", *options, "--"),
-        str(inventory.absolute()) if inventory.exists() else asked.inventory,
-        *("deploy.py", "tasks/audit.py"),
-    ]
+    return options
 
 
 def run(words: list[str], folder: Path) -> tuple[int, str]:

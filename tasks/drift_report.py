@@ -56,13 +56,15 @@ def difference(path: str, old: bytes, new: bytes) -> list[str]:
     )
 
 
-def write(box: Host, foreign: Sorted) -> None:
-    """Leave the report of one box. Its name is in it: a box may be called anything."""
+def write(box: Host, foreign: Sorted, *, watched: bool = False) -> None:
+    """Leave the report of one box. Its name is in it: a box may be called anything. watched:
+    whether its monitor is to learn of it."""
     reasons = {
         name: [asdict(one) for one in told] for name, told in _told.get(box.name, {}).items()
     }
     report: dict[str, Any] = {
         "box": box.name,
+        "watched": watched,
         "operations": len(state.ops[box]),
         "reasons": reasons,
         **asdict(foreign),

@@ -7,9 +7,9 @@ from typing import Any
 
 from pyinfra import host, state
 
-from aibox.decide.foreign import Declared, foreign_in, sort
+from aibox.decide.foreign import Declared, Sorted, foreign_in, sort
 from aibox.decide.refusal import Refusal
-from tasks import drift_report, ledger, preflight, standing_doors
+from tasks import drift_report, ledger, preflight, standing_doors, watching
 from tasks.box import Box
 from tasks.facts import Probe
 from tasks.operations import say_refusal
@@ -18,6 +18,9 @@ from tasks.weights import planned
 
 def looked_for() -> None:
     """Look at this box, after its deploy was planned, and leave the report of the check."""
+    if watching.is_only_monitor(host) and drift_report.is_wanted():
+        drift_report.write(host, Sorted((), (), ()))  # only a box is looked through
+        return
     box = preflight.judged().get(host.name)
     if box is None or not drift_report.is_wanted():
         alone = Refusal("an audit by itself", "a drift check", "run `python -m tasks.drift`")
@@ -29,7 +32,7 @@ def looked_for() -> None:
     strays = [f"{box.weights_folder}/{path}" for path in strays_of(box)]
     sorted_things = sort(foreign_in(found, strays, declared), box.settings.accepted)
     if host not in state.failed_hosts:  # a report says: looked at to the end
-        drift_report.write(host, sorted_things)
+        drift_report.write(host, sorted_things, watched=box.watched.node.on)
 
 
 def strays_of(box: Box) -> list[str]:

@@ -50,7 +50,7 @@ def environment(box: Box) -> dict[str, str]:
         "NO_DOCS": "True",
         "NO_REDOC": "True",
         "NO_OPENAPI": "True",
-        door_code.METRICS_FROM: ",".join(box.settings.metrics_from),
+        door_code.METRICS_FROM: ",".join(box.metrics_from),
     }
 
 

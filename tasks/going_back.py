@@ -11,7 +11,7 @@ from pyinfra.api import operation
 
 from aibox.decide.history import DEPLOY, Passed, changes, chosen, last_screen, read, release_of
 from aibox.decide.refusal import Refusal
-from tasks import page
+from tasks import page, watching
 from tasks.box import AIBOX
 from tasks.facts import AiboxAnswer, Login
 from tasks.operations import Commands, job_command, refused, say_refusal
@@ -21,7 +21,9 @@ WENT = "went_back"  # in a box's connector data: the unit
 
 
 def can_work() -> bool:
-    """Whether we may work on the box, and an aibox is there to ask."""
+    """Whether we may work on the box, and an aibox is there to ask. A monitor serves nothing."""
+    if watching.is_only_monitor(host):
+        return False
     refusals = refusals_of_login(host.get_fact(Login, _sudo=False))
     if not refusals and history_of_box() is None:
         refusals = [Refusal("no aibox on this box", "a box that was deployed to", DEPLOY)]

@@ -19,6 +19,11 @@ def only_shows() -> bool:
     return bool(_options.get("dry")) and not _options.get("json_output")
 
 
+def inventory() -> str:
+    """The inventory as it was named: a file, or hosts."""
+    return str(_options.get("inventory", ""))
+
+
 def can_ask() -> bool:
     """Whether somebody sits there and is to be asked before anything is done."""
     silent = ("dry", "yes", "json_output")

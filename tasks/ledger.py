@@ -6,6 +6,7 @@ last operation of a run looks, all the others have told.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 
 from pyinfra.api import Host
@@ -28,3 +29,16 @@ _ledgers: dict[str, Ledger] = {}
 
 def of(box: Host) -> Ledger:
     return _ledgers.setdefault(box.name, Ledger())
+
+
+def file_of(
+    content: bytes,
+    user: str = "root",
+    group: str = "root",
+    mode: str = "644",
+    *,
+    secret: bool = False,
+) -> dict[str, str | None]:
+    """What is told of a file; of a secret one not even its sum."""
+    sha256 = None if secret else hashlib.sha256(content).hexdigest()
+    return {"user": user, "group": group, "mode": mode, "sha256": sha256}

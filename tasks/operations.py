@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Callable, Generator, Sequence
 from pathlib import PurePosixPath
@@ -74,9 +73,7 @@ def laid_down(
     The new file is written beside the old one, owner and mode first, and renamed over it when it
     is on the disk. The content travels on standard input: it is in no argument and no log.
     """
-    sha256 = None if secret else hashlib.sha256(content).hexdigest()
-    told = {"user": user, "group": group, "mode": mode, "sha256": sha256}
-    ledger.of(host).files[path] = told
+    ledger.of(host).files[path] = ledger.file_of(content, user, group, mode, secret=secret)
     yield from file_in_place(path, content, user, group, mode, shown=not secret)
 
 

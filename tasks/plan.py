@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from pyinfra import host, state
 from pyinfra.facts.server import Command
 
-from aibox.decide import candidate, driver, driver_sources, history, takeover
+from aibox.decide import candidate, driver, driver_sources, history, monitoring, takeover
 from aibox.decide.discovery import Discovered
 from aibox.decide.doors import plan_rows
 from aibox.decide.figures import GB
@@ -26,7 +26,7 @@ from aibox.decide.plan import (
 )
 from aibox.decide.preflight import cut_off, to_write
 from aibox.decide.refusal import Refusal
-from tasks import doors, first_pin, invocation, page, preflight, standing_doors
+from tasks import doors, first_pin, invocation, page, preflight, standing_doors, watching
 from tasks.box import AIBOX, STATE_FOLDER, Box
 from tasks.facts import AiboxAnswer, Discovery, LaidFile
 from tasks.operations import say_refusal
@@ -126,6 +126,7 @@ def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
         replaced=replaced(box, seen, due, his=his),
         found=his is not None and service.restart,
         doors=plan_rows(doors.asked(box.settings), seen.standing),
+        watched=monitoring.plan_rows(watching.asked(box.settings), seen.watched),
         changes=changes(box) if service.restart else (),
         driver_stays=not (
             driver.install_reasons(seen.evidence, box.driver)

@@ -11,7 +11,7 @@ from pyinfra import config, host, logger, state
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.connectors.ssh import connector_data_meta
 
-from aibox.decide import takeover
+from aibox.decide import monitoring, takeover
 from aibox.decide.access import judge_login
 from aibox.decide.discovery import Discovered
 from aibox.decide.doors import DOORS, Standing
@@ -31,7 +31,7 @@ from aibox.settings import (
     release_lock,
     wanted_from,
 )
-from tasks import discovery, door_keys, doors, drift_report, first_pin, standing_doors
+from tasks import discovery, door_keys, doors, drift_report, first_pin, standing_doors, watching
 from tasks.box import PROJECT, Box, Places
 from tasks.facts import Login, Probe
 from tasks.first_pin import Pinned
@@ -55,6 +55,7 @@ class Seen:
     report: BoxReport
     wanted: Wanted
     standing: Standing
+    watched: monitoring.Standing
     evidence: Evidence
     offered: RepositoryAnswer | None
     found: Discovered | None
@@ -77,6 +78,8 @@ def settings_of_all_boxes() -> dict[str, Settings]:
 def judged_box() -> Box | None:
     """This box, ready to be built; None when it was refused, with every cause shown."""
     settings = settings_of_all_boxes()[host.name]
+    if watching.is_only_monitor(host):
+        return None
     login = host.get_fact(Login, _sudo=False)
     judged = refusals_of_login(login) or look(
         first_pin.pinned(settings, discovery.commit_there), release_lock(settings, login["python"])
@@ -116,7 +119,10 @@ def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusa
     answer = host.get_fact(Probe, "system", json.dumps(asked(settings, places)))
     report = BoxReport.parse(json.dumps(answer))
     standing = doors.judged(settings, report)
-    needs = doors.needs(report, standing, standing_doors.venvs())
+    watched = watching.judged(settings, report)
+    on = {door: standing.of(door).on for door in DOORS}
+    on[monitoring.GPU_EXPORTER] = watched.gpu.on
+    needs = doors.needs(report, on, standing_doors.venvs())
     wanted = replace(wanted_from(settings, lock), doors=needs)
     wanted_driver = driver_wanted_from(settings, lock, report.os_id, report.os_version)
     evidence = evidence_of(wanted_driver.cuda)
@@ -128,15 +134,16 @@ def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusa
     if can_ask_apt(report) and (key is None or asks_for_packages(evidence, wanted_driver)):
         offered = repository_answer(evidence, wanted_driver)
         key = offered.key
-    _seen[host.name] = Seen(report, wanted, standing, evidence, offered, found)
+    _seen[host.name] = Seen(report, wanted, standing, watched, evidence, offered, found)
     # A drift check reboots nobody away: it is to name the reboot that is due.
     serving = () if drift_report.is_wanted() else report.serving
     refusals = judge(report, wanted, evidence, wanted_driver, serving=serving, offered=offered)
     refusals += [*doors.refusals(standing), *door_keys.refusals(standing, report.keys)]
+    refusals += watching.refusals(settings, watched)
     refusals += [pinned.refusal] if pinned.refusal else []
     if refusals or lock is None or key is None:
         return refusals
-    return Box(settings, lock, wanted_driver, key, standing)
+    return Box(settings, lock, wanted_driver, key, standing, watched)
 
 
 def evidence_of(cuda: str | None) -> Evidence:
@@ -168,11 +175,13 @@ def asked(settings: Settings, box: Places | None) -> dict[str, Any]:
     for venv in standing_doors.venvs().values():
         sizes[venv.folder] = [f"{venv.folder}/release.json"]
     folders = [settings.releases_folder, settings.models_folder, settings.cache_folder]
+    roots = [door.root for door in (*DOORS, monitoring.GPU_EXPORTER)]
+    asked_for = [*doors.asked(settings), *watching.asked(settings)]
     return {
-        "folders": [PACKAGES_FOLDER, *folders, *(door.root for door in DOORS)],
-        "ports": [settings.server_port, *(one.port for one in doors.asked(settings))],
+        "folders": [PACKAGES_FOLDER, *folders, *roots],
+        "ports": [settings.server_port, *(one.port for one in asked_for)],
         "unit": f"{settings.server_unit}.service",
-        "units": [door.unit for door in DOORS],
+        "units": [*(door.unit for door in DOORS), *watching.UNITS],
         "keys": [path for door in DOORS for path in door.keys],
         "user": settings.server_user,
         "sizes": sizes,

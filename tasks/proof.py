@@ -10,12 +10,13 @@ import click
 from pyinfra import host, state
 from pyinfra.api import FunctionCommand, Host, State, deploy, operation
 
+from aibox.decide import monitoring
 from aibox.decide.doors import MASTER_KEY, plan_rows
 from aibox.decide.plan import labelled
 from aibox.decide.refusal import Refusal
 from aibox.decide.server import proof_is_owed
 from aibox.decide.standing import mtp, shortened, speed
-from tasks import deployed, doors, page, release, weights
+from tasks import deployed, doors, monitor, page, release, watching, weights
 from tasks.box import AIBOX, Box
 from tasks.door_keys import stream_keys
 from tasks.drift_report import because
@@ -78,6 +79,8 @@ def screen(box: Box, found: dict[str, Any]) -> list[tuple[str, str]]:
         ("speed", f"{speed(proof)} in the last proof"),
         ("MTP", mtp(box.speculative, proof)),
         *labelled("doors", door_rows(box)),
+        *labelled("metrics", monitoring.plan_rows(watching.asked(box.settings), box.watched)),
+        *labelled("dashboard", monitor.screen_rows(box.settings)),
     ]
     return [*rows, *zip(("next", "", ""), next_commands(box), strict=True)]
 

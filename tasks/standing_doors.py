@@ -1,18 +1,24 @@
-"""Both doors together, for what asks about each of them."""
+"""The doors and the GPU exporter together: every service of ours with a venv of its own."""
 
 from __future__ import annotations
 
 from aibox.decide.doors import GATEWAY, STREAM, Door
-from tasks import gateway, stream
+from aibox.decide.monitoring import GPU_EXPORTER
+from tasks import gateway, gpu_exporter, stream
 from tasks.box import Box
 from tasks.doors import Venv, Wanted
 
 
 def venvs() -> dict[Door, Venv]:
+    return {**venvs_of_doors(), GPU_EXPORTER: gpu_exporter.venv()}
+
+
+def venvs_of_doors() -> dict[Door, Venv]:
     return {STREAM: stream.venv(), GATEWAY: gateway.venv()}
 
 
 def wanted(box: Box) -> list[Wanted]:
     """Those that stand, in the order of the deploy."""
     both = {STREAM: stream.wanted, GATEWAY: gateway.wanted}
-    return [make(box) for door, make in both.items() if box.doors.of(door).on]
+    standing = [make(box) for door, make in both.items() if box.doors.of(door).on]
+    return [*standing, *([gpu_exporter.wanted(box)] if box.watched.gpu.on else [])]

@@ -76,5 +76,5 @@ def config(box: Box, *, has_keys: bool) -> str:
         mends=settings.stream_mends,
         thinking=doors.thinks(settings.flags),
         keys_file=f"{CREDENTIALS}/keys" if has_keys else None,
-        metrics_from=settings.metrics_from,
+        metrics_from=box.metrics_from,
     )

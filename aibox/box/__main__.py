@@ -20,6 +20,7 @@ from aibox.box import (
     doctor,
     door,
     door_venv,
+    facts,
     fetch,
     job,
     judge,
@@ -104,6 +105,7 @@ def parser() -> Parser:
     configuring.add_argument("--address", help="how clients reach this box; else its own name")
     examining = verbs.add_parser("doctor", help="why the server does not serve, and its memory")
     examining.add_argument("--report", action="store_true", help="a redacted bundle to give away")
+    verbs.add_parser("facts", help="what this box is made of, for the node exporter")
     comparing = verbs.add_parser("compare", help="two manifests: 0 the same, 2 different")
     comparing.add_argument("first", type=Path, metavar="A.json")
     comparing.add_argument("second", type=Path, metavar="B.json")
@@ -118,7 +120,7 @@ def answered(asked: argparse.Namespace) -> int:
     if asked.verb == "job" and asked.act == "ended":
         ENDS.get(asked.name, nothing)()
         return 0
-    if asked.verb in ("status", "clients", "doctor"):
+    if asked.verb in ("status", "clients", "doctor", "facts"):
         return shown(asked)
     if asked.verb == "compare":
         return status.compare(asked.first, asked.second)
@@ -132,7 +134,9 @@ def nothing() -> None:
 
 
 def shown(asked: argparse.Namespace) -> int:
-    """What a person reads."""
+    """What a person reads, and a monitor."""
+    if asked.verb == "facts":
+        return facts.facts()
     if asked.verb == "clients":
         return clients.clients(asked.address)
     if asked.verb == "doctor":

@@ -33,8 +33,8 @@ def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
 
     spec: {"unit", "files": {path: text}, "url": its base address, "ready": the path that
     answers 200, "key_file": with the key that opens it, or null, "models": names that it must know,
-    "seconds": how long it may take, "record", "failed": paths, "identity", "venv": folder,
-    "restart": false where it is only waited for}. Raises JobError.
+    null where it knows of none, "seconds": how long it may take, "record", "failed": paths,
+    "identity", "venv": folder, "restart": false where it is only waited for}. Raises JobError.
     """
     service = Service(spec["unit"])
     before = Before(Path(spec["record"]).with_suffix(".before"), service)
@@ -143,6 +143,8 @@ class Before:
 def pass_gate(service: Service, start: Start, spec: Spec, progress: Progress) -> None:
     """Its own process answers, knows the models, and lets nobody in without a key."""
     wait_until_ready(service, start, spec, progress)
+    if spec["models"] is None:
+        return
     key = key_in(spec["key_file"])
     status, said = ask(spec, "/v1/models", key)
     names = names_in(said)

@@ -25,7 +25,10 @@ TRIED = Path("/run/systemd/system.control")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 UNFINISHED = re.compile(r"\.(partial|removed)-[0-9a-f]{40}")
 HALF = (".building-", ".removing-")
-NO_JOBS = ("aibox-teardown.service", "aibox-power.service")
+NO_JOBS = (
+    *("aibox-teardown.service", "aibox-power.service", "aibox-firewall.service"),
+    *("aibox-gpu-exporter.service", "aibox-facts.service"),
+)
 EXTENDED_STATES = Path("/var/lib/apt/extended_states")
 LISTS = (".manifest.json", ".verified.json")
 LEFT_OVERS = ("aibox-repository-*", "aibox-cuda-*")  # below /var/tmp, of runs that were cut off

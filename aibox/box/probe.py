@@ -418,7 +418,11 @@ def unit_of_whom(name: str, deployed: Path) -> str | None:
     """
     if name in (record_in(deployed) or {}).get("units", {}):
         return "ours"
-    path = unit_file(name)
+    return of_whom(unit_file(name))
+
+
+def of_whom(path: Path | None) -> str | None:
+    """Whose a file of systemd's is, by what it says itself: "ours", "foreign", None for nothing."""
     text = (read_text(path) if path else None) or ""
     if not text.strip():
         return None
@@ -923,6 +927,43 @@ def file_text(path: str) -> dict[str, str] | None:
     owner = f"{user_name(status.st_uid)}:{group_name(status.st_gid)}"
     mode = f"{status.st_mode & 0o7777:o}"
     return None if text is None else {"text": text, "owner": owner, "mode": mode}
+
+
+def programs(asked: dict[str, Any]) -> dict[str, Any]:
+    """Whose the programs of a monitor are. asked: {package: {"port", "drop_in": as systemd names
+    ours}}. "changed": files of the package in /etc that are not as it brought them, null where it
+    is not installed."""
+    return {
+        package: {
+            "owner": owner_of(one["port"]),
+            "whose": of_whom(Path("/etc/systemd/system", one["drop_in"])),
+            "changed": changed_by_hand(package),
+        }
+        for package, one in asked.items()
+    }
+
+
+def changed_by_hand(package: str) -> list[str] | None:
+    form = "${db:Status-Status}\n${Conffiles}\n"
+    state, *rows = (text_of(["dpkg-query", "-W", "-f", form, package]) or "").splitlines() or [""]
+    if state in ("", "not-installed", "config-files"):
+        return None
+    told = [row.split()[:2] for row in rows if len(row.split()) >= 2]
+    return [path for path, sum_ in told if md5_of(Path(path)) not in (sum_, None)]
+
+
+def md5_of(path: Path) -> str | None:
+    """As dpkg sums its files up."""
+    try:
+        return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+    except OSError:
+        return None
+
+
+def signing_key(asked: dict[str, Any]) -> dict[str, Any]:
+    """The key that lies beside a repository: {"text", "fingerprint", "error"}."""
+    text, error = fetched(asked["url"])
+    return {"text": text, "fingerprint": fingerprint(text or ""), "error": error}
 
 
 def secret(asked: dict[str, Any]) -> dict[str, Any] | None:
@@ -1700,6 +1741,8 @@ QUESTIONS = {
     "door_left": door_left,
     "door_venv": door_venv,
     "secret": secret,
+    "programs": programs,
+    "signing_key": signing_key,
     "owners": owners,
     "foreign": foreign,
     "dpkg": lambda _asked: dpkg(),

@@ -111,6 +111,8 @@ def jobs_ended(plan: Plan, _spec: Spec, progress: Progress) -> None:
 def server_gone(plan: Plan, _spec: Spec, _progress: Progress) -> list[str]:
     """Ours is stopped and taken out; the person's own comes back in its place and is started."""
     notes = older_kept(plan)
+    for name in plan.quiet:
+        systemctl("disable", "--now", name)
     for name in plan.stop:
         systemctl("stop", name)
     for path in plan.traces:
@@ -231,6 +233,8 @@ def files_gone(plan: Plan, _spec: Spec, progress: Progress) -> None:
         write_whole(due, "")
     for path in (*plan.boot_files, *plan.files):
         removed(Path(path))
+    if plan.quiet:
+        systemctl("daemon-reload")
     for path in plan.sources:
         given_back(Path(path))
     if plan.initramfs:

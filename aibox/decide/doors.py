@@ -26,8 +26,9 @@ OURS, FOREIGN = "ours", "foreign"  # whose a unit file is
 
 @dataclass(frozen=True)
 class Door:
-    """name: its setting. title: in words. root: the folder of its venvs. ready: the path that
-    answers 200 when it serves. files, keys: what is laid down for it beside its unit."""
+    """name: also how the setting of its port begins. title: in words. root: the folder of its
+    venvs. ready: the path that answers 200 when it serves. files, keys: what is laid down for it
+    beside its unit. switch: the setting that turns it off, where that is not its name."""
 
     name: str
     title: str
@@ -37,6 +38,15 @@ class Door:
     ready: str
     files: tuple[str, ...]
     keys: tuple[str, ...]
+    switch: str = ""
+
+    @property
+    def setting(self) -> str:
+        return self.switch or self.name
+
+    @property
+    def port_setting(self) -> str:
+        return f"{self.name.replace('-', '_')}_port"
 
     @property
     def unit_file(self) -> str:
@@ -119,13 +129,13 @@ def judge(asked: Asked, owner: PortOwner | None, unit: str | None) -> Verdict:
     door = asked.door
     if unit == FOREIGN:
         found = f"{door.unit} is a unit that no deploy has written"
-        remedy = f"rename yours, or set {door.name} = False"
+        remedy = f"rename yours, or set {door.setting} = False"
         return _stranger(asked, None, found, remedy)
     is_ours = owner is not None and owner.unit == door.unit and owner.manager == "system"
     if owner is None or (is_ours and unit == OURS):
         return Verdict(on=True)
     found = f"port {asked.port} belongs to {shown_owner(owner)}"
-    remedy = f"{port_remedy(owner, asked.port, f'{door.name}_port')}; or set {door.name} = False"
+    remedy = f"{port_remedy(owner, asked.port, door.port_setting)}; or set {door.setting} = False"
     return _stranger(asked, unit, found, remedy)
 
 
@@ -256,7 +266,7 @@ def reasons(door: Door, files: Mapping[str, str], found: Mapping[str, Any]) -> l
     """Why a door has to be switched. files: {path: text} as wanted. found: the probe's answer."""
     return [
         *(one for path, text in files.items() for one in _file_reasons(path, text, found["files"])),
-        *_process_reasons(door, found),
+        *process_reasons(door.ready, found),
         *([] if found["passed"] == identity(files) else ["this has not passed its gate yet"]),
     ]
 
@@ -291,7 +301,8 @@ def _file_reasons(path: str, text: str, there: Mapping[str, Any]) -> list[str]:
     return found + ([f"{path} is {owner}, not root:root 644"] if owner != "root:root 644" else [])
 
 
-def _process_reasons(door: Door, found: Mapping[str, Any]) -> list[str]:
+def process_reasons(ready: str, found: Mapping[str, Any]) -> list[str]:
+    """Why what runs is not what is laid down. ready: the path that is to answer 200."""
     unit = found["unit"]
     if unit.get("ActiveState") == "activating":
         return [STARTING]
@@ -303,7 +314,7 @@ def _process_reasons(door: Door, found: Mapping[str, Any]) -> list[str]:
     if newer:
         return [f"it runs since before {path} was laid down" for path in newer]
     if found["answers"] != 200:
-        return [f"{door.ready} answers {found['answers'] or 'nothing'}, not 200"]
+        return [f"{ready} answers {found['answers'] or 'nothing'}, not 200"]
     return []
 
 
@@ -312,16 +323,16 @@ def _process_reasons(door: Door, found: Mapping[str, Any]) -> list[str]:
 
 def plan_rows(asked: Sequence[Asked], standing: Standing) -> list[str]:
     """What the plan says of the doors: those that stand, and why one does not."""
-    texts = []
-    for one in asked:
-        verdict = standing.of(one.door)
-        if verdict.on:
-            texts.append(f"{one.door.title} on port {one.port}")
-        elif verdict.left_out:
-            texts.append(
-                f"{one.door.title} is left out: {verdict.left_out} ({one.door.name}_port takes "
-                f"another, {one.door.name} = False says no)"
-            )
-        else:
-            texts.append(f"{one.door.title} is turned off")
-    return texts
+    return [plan_row(one, standing.of(one.door)) for one in asked]
+
+
+def plan_row(asked: Asked, verdict: Verdict) -> str:
+    door = asked.door
+    if verdict.on:
+        return f"{door.title} on port {asked.port}"
+    if verdict.left_out:
+        return (
+            f"{door.title} is left out: {verdict.left_out} ({door.port_setting} takes another, "
+            f"{door.setting} = False says no)"
+        )
+    return f"{door.title} is turned off"

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from aibox.decide import textfile
 from aibox.decide.foreign import Foreign
+from aibox.decide.textfile import Family
 
 IN_SYNC, FAILED, DRIFT = 0, 1, 2
 FORMAT = 1
@@ -214,36 +216,24 @@ def document(found: Sequence[Audit], failure: str | None, when: float) -> dict[s
 
 def metrics(found: Sequence[Audit], failure: str | None, when: float) -> str:
     """For Prometheus' textfile collector. when: seconds since the epoch."""
-    families: list[tuple[str, str, list[tuple[dict[str, str], int]]]] = [
-        (
+    families = [
+        Family(
             "aibox_drift_exit_code",
             "How the last check ended: 0 in sync, 1 it could not look, 2 drift or foreign things.",
             [({}, exit_code(found, failure))],
         ),
-        ("aibox_drift_check_timestamp_seconds", "When the last check ended.", [({}, round(when))]),
-        (
+        Family(
+            "aibox_drift_check_timestamp_seconds", "When the last check ended.", [({}, round(when))]
+        ),
+        Family(
             "aibox_drift_operations",
             "Operations of a deploy that would change something on a box.",
             [({"box": one.box}, len(one.mends)) for one in found],
         ),
-        (
+        Family(
             "aibox_drift_foreign",
             "Foreign things on a box that are not accepted.",
             [({"box": one.box}, len(one.foreign)) for one in found],
         ),
     ]
-    lines = []
-    for name, text, samples in families:
-        lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
-        lines += [f"{name}{labels(pairs)} {value}" for pairs, value in samples]
-    return "\n".join(lines) + "\n"
-
-
-def labels(pairs: Mapping[str, str]) -> str:
-    if not pairs:
-        return ""
-    return "{" + ",".join(f'{name}="{escaped(value)}"' for name, value in pairs.items()) + "}"
-
-
-def escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return textfile.text(families)

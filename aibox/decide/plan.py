@@ -78,9 +78,10 @@ class PlanFacts:
 
     cut_off: who serves now and is ended by a reboot, in words. pins: the weights that this run
     pins, in words; None where they are pinned. added: to apt and to the boot, see added(). doors:
-    which stand, in words. replaced: what is a person's own and makes way. found: whether a unit of
-    theirs does. changes: flags of the server that change, come or go. driver_stays: whether the
-    driver's own packages and modules are right already.
+    which stand, in words. watched: the exporters likewise. replaced: what is a person's own and
+    makes way. found: whether a unit of theirs does. changes: flags of the server
+    that change, come or go. driver_stays: whether the driver's own packages and modules are right
+    already.
     """
 
     steps: Mapping[str, tuple[int, int]]
@@ -95,6 +96,7 @@ class PlanFacts:
     cut_off: Sequence[str] = ()
     added: Sequence[tuple[str, str]] = ()
     doors: Sequence[str] = ()
+    watched: Sequence[str] = ()
     changes: Sequence[str] = ()
     driver_stays: bool = False
 
@@ -113,6 +115,7 @@ def rows(facts: PlanFacts) -> Rows:
         *labelled("changes", cut(facts.changes, MOST_FLAGS, " (--diff)")),
         *facts.added,
         *labelled("doors", facts.doors),
+        *labelled("metrics", facts.watched),
         *labelled("replaces", list(facts.replaced) or ["nothing of yours"]),
         *labelled("undo", _undo(facts)),
     ]

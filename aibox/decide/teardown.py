@@ -11,8 +11,7 @@ from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Any
 
-from aibox.decide import apt, driver_sources
-from aibox.decide.doors import DOORS
+from aibox.decide import apt, doors, driver_sources, monitoring, watcher
 from aibox.decide.driver import upstream
 from aibox.decide.figures import size
 from aibox.decide.manifest import DEPLOYED, STATE_FOLDER
@@ -30,12 +29,21 @@ APT_FILES = (
     driver_sources.PREFERENCES,
     driver_sources.UNATTENDED,
 )
+DOORS = (*doors.DOORS, monitoring.GPU_EXPORTER)
 DOOR_FILES = tuple(
     path
     for door in DOORS
     for path in (*door.files, *door.keys, f"{door.root}/current", f"{door.root}/.current.new")
 )
-OWN_UNITS = (driver_sources.POWER_UNIT, *(door.unit for door in DOORS))
+WATCH_FILES = (*monitoring.FILES, *watcher.FILES)
+# A unit of a package that runs with a drop-in of ours, and a timer of ours.
+_RUN_BY_US = re.compile(
+    r"/etc/systemd/system/(?:([\w-]+\.service)\.d/aibox\.conf|(aibox-\w+\.timer))"
+)
+OWN_UNITS = (
+    *(driver_sources.POWER_UNIT, monitoring.FACTS_TIMER),
+    *(door.unit for door in DOORS),
+)
 BOOT_FILES = (driver_sources.MODPROBE, driver_sources.MODULES_LOAD)
 WHAT_IT_DOES = {
     driver_sources.KEY: "the key of NVIDIA's repository",
@@ -59,6 +67,7 @@ _SYSTEM = re.compile(
 )
 _FOLDER = re.compile(r"(/[\w.+@-]+)+", re.ASCII)
 _UNIT = re.compile(r"[\w][\w@.:-]*\.service", re.ASCII)
+_ENABLED = re.compile(r"[\w][\w@.:-]*\.(service|timer)", re.ASCII)
 _USER = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9+.-]+(:[a-z0-9]+)?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -83,6 +92,7 @@ class Plan:
 
     wish: Wish
     jobs: tuple[str, ...] = ()
+    quiet: tuple[str, ...] = ()  # units of packages that ran as we had told, and timers of ours
     stop: tuple[str, ...] = ()  # units of ours
     traces: tuple[str, ...] = ()  # files of a trial
     back: tuple[str, ...] = ()  # units of a person's own that come back
@@ -142,7 +152,7 @@ def question(
     caches = [*_values("cache_folder", brought, places), *own_folders(units)]
     homes = [door.home for door in DOORS]
     made = [path for path, was_there in brought.get("folders", {}).items() if not was_there]
-    known = [*APT_FILES, *BOOT_FILES, POWER_FILE, apt.CONF, *DOOR_FILES]
+    known = [*APT_FILES, *BOOT_FILES, POWER_FILE, apt.CONF, *DOOR_FILES, *WATCH_FILES]
     releases += [door.root for door in DOORS if door.root in made]
     return {
         "units": units,
@@ -280,7 +290,7 @@ def _odd_in_deployed(deployed: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
 
 def _odd_in_brought(brought: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     kinds = {"users": _USER, "groups": _USER, "packages": _PACKAGE, "driver_packages": _PACKAGE}
-    kinds |= {"held": _PACKAGE, "enabled": _UNIT, "left_users": _USER}
+    kinds |= {"held": _PACKAGE, "enabled": _ENABLED, "left_users": _USER}
     for key, pattern in kinds.items():
         yield from ((BROUGHT, one) for one in brought.get(key, []) if not pattern.fullmatch(one))
     for name, values in brought.get("places", {}).items():
@@ -340,6 +350,12 @@ class Teardown:
         return tuple(
             name for name, one in self.his.items() if one["active"] and self.is_back(name)
         )[-1:]
+
+    @property
+    def quiet(self) -> tuple[str, ...]:
+        """Without our drop-in a package's unit would be open to everybody: it is stopped."""
+        found = (_RUN_BY_US.fullmatch(path) for path in self.found["files"])
+        return tuple(one[1] or one[2] for one in found if one)
 
     def is_back(self, name: str) -> bool:
         """Whether a person's own unit is put back, or made to run again after a trial of ours."""
@@ -461,7 +477,8 @@ class Teardown:
 
     @property
     def files(self) -> tuple[str, ...]:
-        known = (apt.CONF, *DOOR_FILES, *(() if self.keeps_packages else APT_FILES))
+        known = (apt.CONF, *DOOR_FILES, *WATCH_FILES)
+        known += () if self.keeps_packages else APT_FILES
         ours = [path for path in known if path in self.found["files"]]
         return (*ours, *(path for path in self.other_files if self.is_as_laid(path)))
 
@@ -469,7 +486,7 @@ class Teardown:
     def other_files(self) -> list[str]:
         """Of the deploy's record, what no part of the teardown knows by itself."""
         units = {f"/etc/systemd/system/{name}" for name in self.found["units"]}
-        known = {*APT_FILES, *BOOT_FILES, POWER_FILE, apt.CONF, *DOOR_FILES, *units}
+        known = {*APT_FILES, *BOOT_FILES, POWER_FILE, apt.CONF, *DOOR_FILES, *WATCH_FILES, *units}
         rest = self.deployed.get("files", {}).keys() - known
         return sorted(
             path
@@ -539,6 +556,7 @@ class Teardown:
         return Plan(
             wish=self.wish,
             jobs=tuple(self.found["jobs"]),
+            quiet=self.quiet,
             stop=self.stop,
             traces=tuple(one for unit in self.found["units"].values() for one in unit["traces"]),
             back=tuple(self.his),
@@ -643,6 +661,8 @@ def _server_rows(whole: Teardown) -> Iterable[Row]:
     for name in whole.stop:
         if name not in whole.his:
             yield "server", f"{name} is stopped and removed"
+    for name in whole.quiet:
+        yield "unit", f"{name} is stopped, and starts at no boot"
 
 
 def back_rows(whole: Teardown) -> Iterable[Row]:

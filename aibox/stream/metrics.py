@@ -64,6 +64,8 @@ class Metrics:
         self.empty = counter(
             "empty_answers", 'Answers that ended with "stop" and hold nothing.', "tokens"
         )
+        for tokens in ("one", "more", "unknown"):  # from 0 on: Prometheus sees the first one rise
+            self.empty.labels(tokens)
         self.streaks = counter(
             "zero_acceptance_streaks",
             f"Times that {STREAK} draft tokens in a row were refused (seen at each scrape).",
@@ -80,6 +82,12 @@ class Metrics:
         self.registry.register(self.added)
         self._drafts: Counters | None = None
         self._refused = 0
+
+    def expect(self, modes: Mapping[str, Mode]) -> None:
+        """Mends that are looked for count from 0 on."""
+        for name, mode in modes.items():
+            if mode != "off":
+                self.mends.labels(name, mode)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

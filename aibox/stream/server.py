@@ -49,6 +49,7 @@ class Filter:
         self.config = config
         self.keys = keys
         self.metrics = Metrics()
+        self.metrics.expect(self.config.modes)
         self.port = config.port
         self._networks: list[Network] = config.networks
         self._active: set[Exchange] = set()

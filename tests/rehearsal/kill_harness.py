@@ -18,7 +18,7 @@ from pathlib import Path
 
 from aibox.decide import manifest
 from aibox.decide.manifest import Manifest
-from tasks import gateway, stream
+from tasks import gateway, gpu_exporter, stream
 from tasks.box import AIBOX
 from tests.rehearsal import cgroup
 from tests.rehearsal.box import Box
@@ -81,6 +81,31 @@ OPERATIONS = (
     Operation("stream-keys", "The filter's keys", OF_A_FILE),
     Operation("stream-switch", "vllm-stream.service runs what it is to run"),
     Operation("stream-boot", "vllm-stream.service starts at boot", OF_A_REBOOT),
+    Operation("node-arguments", "The node exporter's arguments", OF_A_FILE),
+    Operation("node-package", "Package of the node exporter", room_kb=64),
+    Operation("facts-config", "What is told of the box", OF_A_FILE),
+    Operation("facts-unit", "What tells it", OF_A_FILE),
+    Operation("facts-timer", "When it is told", OF_A_FILE),
+    Operation("facts-boot", "It is told from the boot on", OF_A_REBOOT),
+    Operation("facts", "It is told now, and each minute", OF_A_REBOOT),
+    Operation("gpu-user", "User aibox-gpu", OF_A_REBOOT),
+    Operation("gpu-venv", f"Venv {gpu_exporter.VERSION}-", room_kb=64),
+    Operation("gpu-switch", "aibox-gpu-exporter.service runs what it is to run"),
+    Operation("gpu-boot", "aibox-gpu-exporter.service starts at boot", OF_A_REBOOT),
+    Operation("alerts", "The alerts", OF_A_FILE),
+    Operation("scrapes", "What is asked of the boxes", OF_A_FILE),
+    Operation("prometheus-arguments", "Prometheus' arguments", OF_A_FILE),
+    Operation("prometheus-package", "Package of Prometheus", room_kb=64),
+    Operation("grafana-key", "Grafana's signing key", OF_A_FILE),
+    Operation("grafana-source", "Grafana's repository", OF_A_FILE),
+    Operation("grafana-arguments", "Grafana's arguments", OF_A_FILE),
+    Operation("grafana-data", "Grafana's source of data", OF_A_FILE),
+    Operation("grafana-folder", "Grafana's folder of dashboards", OF_A_FILE),
+    Operation("grafana-dashboard", "Grafana's dashboard", OF_A_FILE),
+    Operation("grafana-password", "Grafana's first password", OF_A_FILE),
+    Operation("grafana-package", "Package of Grafana", room_kb=64),
+    Operation("grafana-boot", "Grafana starts at boot", OF_A_REBOOT),
+    Operation("grafana-start", "Grafana runs", OF_A_REBOOT),
     Operation("record", "The record of what was laid down"),
 )
 FIREWALL_OPERATIONS = (
@@ -120,7 +145,7 @@ EVERYTHING: HostData = {"firewall": True, "gateway": True}
 BEGIN = "begin"  # the disk before the first of them
 SLOW = 80_000  # bytes a second on each connection, one for a small file: the tiny model takes 12 s
 TENSORS = "*.safetensors"
-SMALL_DISK_MB = 1200  # the toolkit says that it needs 400; what is free takes no memory
+SMALL_DISK_MB = 1500  # the toolkit says that it needs 400; what is free takes no memory
 ON_A_SMALL_DISK = {"release_disk_gb": 0, "disk_reserve_gb": 0}
 
 # Asked on the box, of the server itself and of the disk: two words, then what lies half-done.
@@ -128,7 +153,7 @@ LOOK = """systemctl is-active vllm-coder
 python3 -c 'import urllib.request as r; print(r.urlopen("http://127.0.0.1:8000/health").status)'
 find /etc /opt /srv /var/lib /var/cache/aibox -xdev \\
   '(' -name '.*.new' -o -name '.building-*' -o -name '.partial-*' \\
-  -o -name '*.before' ')' ! -path '*/aibox/uv/*'
+  -o -name '*.before' -o -name '.*.candidate.*' ')' ! -path '*/aibox/uv/*'
 """
 
 
@@ -298,8 +323,9 @@ class Harness:
 
 
 def data_of(hub: Hub) -> HostData:
-    """With the filter, which stands for both doors: what stops a switch is the same."""
-    return {**standin(hub.url), "stream": True}
+    """With the filter, which stands for both doors: what stops a switch is the same. The box is its
+    own monitor."""
+    return {**standin(hub.url), "stream": True, "monitoring": None, "_monitor": "too"}
 
 
 def named(shown: str, operations: Sequence[Operation]) -> Operation | None:

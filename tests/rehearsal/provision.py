@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.rehearsal.box import Box
-from tests.rehearsal.emulation import extra_file, nvidia_repository
+from tests.rehearsal.emulation import extra_file, grafana_repository, nvidia_repository
 from tests.rehearsal.machine import CHECKOUT, CHECKOUT_ID, cache_folder
 from tests.rehearsal.standin.build import build
 
@@ -60,6 +60,7 @@ def files_folder() -> Path:
         aside.rename(served)
     build(folder)
     nvidia_repository.served(folder)
+    grafana_repository.served(folder)
     return folder
 
 
@@ -90,12 +91,22 @@ def nvidia(hub: str) -> HostData:
     }
 
 
+def grafana(hub: str) -> HostData:
+    """Host data for the stand-in of Grafana's repository."""
+    repository = grafana_repository.served(cache_folder() / "files")
+    return {
+        "grafana_repository": repository.url(hub),
+        "grafana_key": repository.fingerprint,
+    }
+
+
 def production(hub: str, python: str = "3.11") -> HostData:
     """Host data for the production release, which serves on the CPU with one extra file."""
     extra = extra_file.fetch()
     return {
         "hub": hub,
         **nvidia(hub),
+        **grafana(hub),
         "release_extra_files": [
             {
                 "url": f"{hub}/files/{extra.path.name}",
@@ -111,6 +122,7 @@ def standin(hub: str) -> HostData:
     return {
         "hub": hub,
         **nvidia(hub),
+        **grafana(hub),
         "vllm_version": STANDIN_VERSION,
         "locks_folder": str(HERE / "group_data/locks"),
         "release_find_links": f"{hub}/files/",

@@ -7,7 +7,10 @@ half a minute and more. The starts are counted.
 from __future__ import annotations
 
 import json
+import math
+import os
 import subprocess
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,8 @@ from typing import Any
 import pytest
 from testinfra.host import Host
 
+from aibox.monitoring.alerts import ALERTS
+from tests.rehearsal import watched
 from tests.rehearsal.box import Box
 from tests.rehearsal.by_hand import DRIVER
 from tests.rehearsal.clients import turns
@@ -22,9 +27,10 @@ from tests.rehearsal.conftest import RealStarts
 from tests.rehearsal.emulation import hub
 from tests.rehearsal.judge import assert_driver, boots, host_of
 from tests.rehearsal.machine import CHECKOUT
-from tests.rehearsal.main_job import DOORS, clear_away, hub_record
+from tests.rehearsal.main_job import WHOLE, clear_away, hub_record
 from tests.rehearsal.provision import Deploy, deploy, production
 from tests.rehearsal.refusal import the_one_refusal
+from tests.rehearsal.test_drift import check
 
 NAME = "main-job"
 MODEL = "tiny-qwen3.5-mtp"
@@ -76,7 +82,7 @@ def again(box: Box, *words: str, entry: str = "deploy.py", **data: object) -> De
     """A further deploy to the box, from the hub that `make rehearsal` left running."""
     record = hub.detached(hub_record())
     assert record, "the hub went away"
-    return deploy({box: {**production(record["url"]), **DOORS, **data}}, *words, entry=entry)
+    return deploy({box: {**production(record["url"]), **WHOLE, **data}}, *words, entry=entry)
 
 
 def accepted_drafts(metrics: str) -> float:
@@ -245,6 +251,49 @@ def assert_measured(path: Path, counted: list[float]) -> None:
     assert [own["num_drafts"], own["draft_tokens"], own["accepted_tokens"]] == counted[:3]
     assert own["acceptance_length"] == pytest.approx(1 + counted[2] / counted[0])
     assert sum(one["seconds"] for one in batch["requests"]) <= batch["seconds"]
+
+
+def test_every_panel_and_alert_has_its_figure(box: Box) -> None:
+    """Read from its own Prometheus, after the turns above and an answer that holds nothing."""
+    record = hub.detached(hub_record())
+    assert record
+    assert check({box: {**production(record["url"]), **WHOLE}}).code == 0  # its figures too
+    empty_answer(box)
+    box.until(lambda: not missing_panels(box) - {"Prefix hits"}, 90)
+    assert missing_panels(box) == {"Prefix hits"}  # a hybrid model on a CPU caches no prefix
+    for alert, series in watched.series_of_alerts().items():
+        found = watched.asked(box, [query(one) for one in series])
+        assert all(one["result"] for one in found), (alert, series)
+    watched.asked(box, [query(alert.expr) for alert in ALERTS])
+    if os.environ.get("AIBOX_PICTURE"):
+        watched.draw(box, CHECKOUT / "docs/images/dashboard.png", seconds=600)
+
+
+def query(expr: str) -> str:
+    return f"/api/v1/query?{urllib.parse.urlencode({'query': expr})}"
+
+
+def missing_panels(box: Box) -> set[str]:
+    """Titles of panels with a curve that has no figure now."""
+    curves = watched.expressions()
+    answers = watched.asked(box, [query(expr) for expr in curves.values()])
+    return {
+        name.partition(":")[0]
+        for name, answer in zip(curves, answers, strict=True)
+        if not any(math.isfinite(float(one["value"][1])) for one in answer["result"])
+    }
+
+
+def empty_answer(box: Box) -> None:
+    """Ask for a stop at the very first letter."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8}
+    body |= {"temperature": 0, **NO_THINKING["extra_body"]}
+    asked = f"get('/v1/chat/completions', {body!r})"
+    program = ASK.replace(":8000", ":4000")
+    said = box.run(["python3", "-c", f"{program}\nprint({asked})"]).stdout
+    first = json.loads(said)["choices"][0]["message"]["content"][:1]
+    asked = f"get('/v1/chat/completions', {{**{body!r}, 'stop': [{first!r}]}})"
+    box.run(["python3", "-c", f"{program}\nfor _ in range(3): print({asked})"])
 
 
 def test_flags_that_the_real_parser_refuses_cost_no_second(box: Box) -> None:

@@ -68,6 +68,10 @@ RUN_BY = {
         "compare.main(",
     ),
     "pyinfra --chdir FOLDER …": ("tests/rehearsal/test_literal_command.py", "pyinfra --chdir"),
+    "python -m tasks.monitoring_files": (
+        "tests/unit/test_watching.py",
+        '"-m", "tasks.monitoring_files"',
+    ),
     "python -m tasks.drift": ("tests/rehearsal/test_drift.py", '"-m", "tasks.drift"'),
     ".venv/bin/python -m tests.rehearsal ssh rehearsal": (
         "tests/rehearsal/test_command_line.py",

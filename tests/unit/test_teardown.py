@@ -12,7 +12,7 @@ from aibox.box import brought
 from aibox.box import teardown as work
 from aibox.box.brought import above, merged, new_packages
 from aibox.box.found import content_of
-from aibox.decide import teardown
+from aibox.decide import monitoring, teardown, watcher
 from aibox.decide.driver_sources import MODPROBE, PREFERENCES, SOURCE, UNATTENDED
 from aibox.decide.teardown import Plan, Teardown, Wish, is_odd, plan, question
 
@@ -99,6 +99,29 @@ def nothing_there() -> dict[str, Any]:
 
 
 # --- the plan ------------------------------------------------------------------------------------
+
+
+def test_a_package_that_our_drop_in_kept_closed_is_stopped() -> None:
+    """It would be open to everybody without; what a deploy did not lay is no matter."""
+    files = {
+        monitoring.DROP_IN_FILE: "prometheus-node-exporter.service",
+        f"{monitoring.SYSTEMD}/{monitoring.FACTS_TIMER}": "aibox-facts.timer",
+        f"{monitoring.SYSTEMD}/{watcher.GRAFANA_DROP_IN}": "grafana-server.service",
+    }
+    found = {path: {"sha256": "1", "size": 1} for path in (*files, "/etc/other.conf")}
+    planned = plan(records(), there(files=found), Wish())
+    assert set(planned.quiet) == set(files.values())
+    assert set(files) <= set(planned.files)
+    stopped = [text for label, text in planned.removes if label == "unit"]
+    assert len([one for one in stopped if "is stopped, and starts at no boot" in one]) == 3
+    assert plan(records(), there(), Wish()).quiet == ()
+
+
+def test_a_timer_that_a_deploy_enabled_is_no_odd_record() -> None:
+    enabled = [*BROUGHT["enabled"], monitoring.FACTS_TIMER]
+    asked = question(records(brought={**BROUGHT, "enabled": enabled}), PLACES)
+    assert isinstance(asked, dict), asked
+    assert monitoring.FACTS_TIMER not in asked["others"]
 
 
 def test_weights_and_driver_stay_unless_they_are_asked_for() -> None:

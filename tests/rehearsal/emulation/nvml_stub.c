@@ -241,6 +241,21 @@ EXPORT int nvmlDeviceGetPowerManagementLimitConstraints(device d, unsigned *min,
     *max = c->power_max;
     return OK;
 }
+EXPORT int nvmlDeviceGetPowerUsage(device d, unsigned *out) {
+    CARD(d);
+    if (!c->has_power) return NOT_SUPPORTED;
+    *out = c->power / 20; /* about what such a card draws at rest: nothing is computed here */
+    return OK;
+}
+/* What an exporter asks beside that. The real card answers it; ours has no clocks to tell of. */
+#define NOT_TOLD(name) EXPORT int name(device d) { CARD(d); (void)c; return NOT_SUPPORTED; }
+NOT_TOLD(nvmlDeviceGetUtilizationRates)
+NOT_TOLD(nvmlDeviceGetEncoderUtilization)
+NOT_TOLD(nvmlDeviceGetDecoderUtilization)
+NOT_TOLD(nvmlDeviceGetClockInfo)
+NOT_TOLD(nvmlDeviceGetFanSpeed)
+NOT_TOLD(nvmlDeviceGetPcieThroughput)
+NOT_TOLD(nvmlDeviceGetFieldValues)
 EXPORT int nvmlDeviceGetPersistenceMode(device d, unsigned *out) {
     CARD(d);
     *out = c->persistence;

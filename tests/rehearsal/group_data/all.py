@@ -13,3 +13,4 @@ release_extra_packages = ["libnuma1"]
 flashinfer_prebuild = False  # the emulated nvcc makes no code, and there is no card to run it
 disk_reserve_gb = 1
 stream = gateway = False  # two venvs more; the tests of the doors turn them on
+monitoring = False  # likewise

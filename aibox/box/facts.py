@@ -1,0 +1,72 @@
+"""What this box is made of, as metrics: read each minute, written for the node exporter.
+
+What is wanted of the box comes from the deploy's own file; everything else is read now.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from aibox.box import good_units, probe
+from aibox.box.job import write_whole
+from aibox.decide import monitoring, own_facts
+from aibox.decide.driver import DriverWanted, next_boot_reasons
+from aibox.decide.driver_evidence import Evidence
+from aibox.decide.driver_sources import KEY
+from aibox.decide.own_facts import OwnFacts
+from aibox.decide.refusal import Refusal
+
+CONFIG = Path(monitoring.FACTS_CONFIG)
+WRITTEN = Path(monitoring.FACTS)
+
+
+def facts() -> int:
+    """Write them. 0; 1 where the deploy's file is not whole, or nothing can be written."""
+    try:
+        write_whole(WRITTEN, own_facts.exposition(read(json.loads(CONFIG.read_text()))))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        expected = f"{CONFIG} as a deploy lays it down, and {WRITTEN.parent} that can be written"
+        print(
+            Refusal(f"{type(error).__name__}: {error}", expected, "deploy again"), file=sys.stderr
+        )
+        return 1
+    return 0
+
+
+def read(told: dict[str, Any]) -> OwnFacts:
+    """told: see decide.monitoring.facts_config."""
+    gate = next(iter(good_units.passed(told["unit"])), None)
+    failed = probe.record_in(probe.SERVER_STATE / "failed.json") or {}
+    installed = probe.file_stamp(f"{monitoring.SYSTEMD}/{told['unit']}")
+    return OwnFacts(
+        built=told["built"],
+        speculative=told["speculative"],
+        passed=gate.when if gate else None,
+        failed=max((one["when"] for one in failed.values()), default=None),
+        gated=installed is None or installed["sha256"] == probe.last_good("sha256"),
+        reboot_reasons=next_boot(told["driver"]),
+        kernel_log=kernel_log(),
+        when=time.time(),
+    )
+
+
+def next_boot(wanted: dict[str, Any]) -> tuple[str, ...] | None:
+    """Why the next reboot would lose the card; None where the box's own report can't be judged."""
+    driver = DriverWanted(**{**wanted, "pci_ids": tuple(wanted["pci_ids"])})
+    asked = {"key_file": KEY, "cuda": None}
+    try:
+        evidence = Evidence.parse(json.dumps(probe.driver(asked)))
+    except ValueError:
+        return None
+    return tuple(next_boot_reasons(evidence, driver))
+
+
+def kernel_log() -> tuple[str, ...]:
+    """All that this boot's kernel said of an Xid."""
+    words = ["journalctl", "-b", "-o", "cat", "-t", "kernel", "--no-pager", "-q"]
+    said = probe.text_of([*words, "--grep", "NVRM: Xid"])
+    return tuple((said or "").splitlines())

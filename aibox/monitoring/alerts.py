@@ -1,0 +1,218 @@
+"""The alerts: what is wrong, since when, and the first thing to do about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
+ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
+EMPTY = 'aibox_stream_empty_answers_total{tokens="one"}'
+ANSWERED = 'aibox_stream_requests_total{status="200"}'
+DAY_S = 86_400
+
+
+@dataclass(frozen=True)
+class Alert:
+    """lasting: how long it must be so, in Prometheus' words. found, do: for the person, with
+    Prometheus' {{ }} in them."""
+
+    name: str
+    expr: str
+    lasting: str
+    severity: str
+    found: str
+    do: str
+
+    def rule(self) -> dict[str, Any]:
+        return {
+            "alert": self.name,
+            "expr": self.expr,
+            "for": self.lasting,
+            "labels": {"severity": self.severity},
+            "annotations": {"summary": self.found, "description": self.do},
+        }
+
+
+def grown(counter: str, window: str, *, ago: str = "") -> str:
+    """How much a counter grew on each box. ago: the window's end, before now."""
+    offset = f" offset {ago}" if ago else ""
+    return f"sum by (box) (increase({counter}[{window}]{offset}))"
+
+
+def acceptance(window: str, least: int, *, ago: str = "") -> str:
+    """Accepted of all draft tokens, where at least so many were drafted."""
+    drafted = grown(DRAFTED, window, ago=ago)
+    return f"({grown(ACCEPTED, window, ago=ago)} / ({drafted} > {least}))"
+
+
+ALERTS = (
+    Alert(
+        "MtpAcceptsNothing",
+        f"({grown(DRAFTED, '15m')} > 500) unless ({grown(ACCEPTED, '15m')} > 0)",
+        "0m",
+        "critical",
+        "{{ $labels.box }}: no draft token was accepted in 15 minutes, of {{ $value | humanize }}",
+        "MTP costs speed now and gives none. On the box: sudo aibox doctor. A start of the server "
+        "mends it for a while; prefix caching with MTP is the usual cause.",
+    ),
+    Alert(
+        "MtpAcceptanceFell",
+        f"{acceptance('1h', 2000)} < 0.7 * {acceptance('7d', 20000, ago='1h')}",
+        "15m",
+        "warning",
+        "{{ $labels.box }}: acceptance is {{ $value | humanizePercentage }} in the last hour, less "
+        "than 0.7 of its own last week",
+        "Another kind of prompt explains it, or something broke: look at empty answers and Xid "
+        "errors, and compare with `pyinfra inventory tasks/bench.py`.",
+    ),
+    Alert(
+        "EmptyAnswers",
+        f"({grown(EMPTY, '30m')} > 3) > 0.02 * {grown(ANSWERED, '30m')}",
+        "0m",
+        "critical",
+        "{{ $labels.box }}: {{ $value | humanize }} answers of 30 minutes were a token and a stop",
+        "This is what a broken prefix cache with MTP looks like: set prefix_cache_with_mtp: off in "
+        "the model's card and deploy.",
+    ),
+    Alert(
+        "ServerDown",
+        'up{job="vllm"} == 0',
+        "5m",
+        "critical",
+        "{{ $labels.box }}: the server gives no metrics for five minutes",
+        "On the box: sudo aibox doctor. A start takes two minutes.",
+    ),
+    Alert(
+        "DoorDown",
+        # one that is turned off, or was left out, never answered
+        'up{job=~"stream|gateway"} == 0 and max_over_time(up{job=~"stream|gateway"}[7d]) == 1',
+        "5m",
+        "critical",
+        "{{ $labels.box }}: the door {{ $labels.job }} gives no metrics for five minutes",
+        "On the box: sudo aibox status, and what the unit's journal says.",
+    ),
+    Alert(
+        "BoxSilent",
+        'up{job="node"} == 0',
+        "5m",
+        "critical",
+        "{{ $labels.box }}: the box itself does not answer for five minutes",
+        "Is it on, and does this monitor reach it?",
+    ),
+    Alert(
+        "RestartLoop",
+        "increase(node_systemd_service_restart_total[30m]) > 2",
+        "0m",
+        "critical",
+        "{{ $labels.box }}: {{ $labels.name }} was started again {{ $value | humanize }} times "
+        "in 30 minutes",
+        "On the box: sudo aibox doctor; pyinfra inventory tasks/rollback.py brings back what "
+        "served before.",
+    ),
+    Alert(
+        "KvCacheFull",
+        "max by (box) (vllm:kv_cache_usage_perc) > 0.9",
+        "10m",
+        "warning",
+        "{{ $labels.box }}: {{ $value | humanizePercentage }} of the KV cache is in use, for ten "
+        "minutes",
+        "Requests will be put off: fewer at once, shorter contexts, or a smaller max-num-seqs.",
+    ),
+    Alert(
+        "RequestsWait",
+        "sum by (box) (vllm:num_requests_waiting) > 0",
+        "10m",
+        "warning",
+        "{{ $labels.box }}: requests have been waiting for ten minutes, {{ $value }} now",
+        "More is asked than the box can give.",
+    ),
+    Alert(
+        "Preemptions",
+        f"{grown('vllm:num_preemptions_total', '15m')} > 5",
+        "0m",
+        "warning",
+        "{{ $labels.box }}: {{ $value | humanize }} requests lost their place in 15 minutes",
+        "The KV cache is too small for what is asked at once: a smaller max-num-seqs helps.",
+    ),
+    Alert(
+        "GpuHot",
+        "max by (box, index) (gpu_temperature_C) > 85",
+        "5m",
+        "critical",
+        "{{ $labels.box }}: card {{ $labels.index }} has {{ $value }} °C for five minutes",
+        "Look at fans and dust; power_limit_w lowers what it draws.",
+    ),
+    Alert(
+        "GpuWarm",
+        "max by (box, index) (gpu_temperature_C) > 80",
+        "15m",
+        "warning",
+        "{{ $labels.box }}: card {{ $labels.index }} has {{ $value }} °C for 15 minutes",
+        "Look at fans and dust; power_limit_w lowers what it draws.",
+    ),
+    Alert(
+        "Xid",
+        # not increase(): that misses a counter's first appearance
+        "sum by (box, xid) (aibox_xid_errors_total - (aibox_xid_errors_total offset 15m or "
+        "aibox_xid_errors_total * 0)) > 0",
+        "0m",
+        "critical",
+        "{{ $labels.box }}: the driver reports Xid {{ $labels.xid }}",
+        "On the box: sudo aibox doctor. Xid 79 takes a cold start; 13 and 31 are a kernel's fault.",
+    ),
+    Alert(
+        "DiskFull",
+        'min by (box, mountpoint) (node_filesystem_avail_bytes{fstype!~"tmpfs|ramfs"} / '
+        'node_filesystem_size_bytes{fstype!~"tmpfs|ramfs"}) < 0.05',
+        "15m",
+        "warning",
+        "{{ $labels.box }}: {{ $value | humanizePercentage }} of {{ $labels.mountpoint }} is free",
+        "Older releases and weights are the largest: docs/releases.md.",
+    ),
+    Alert(
+        "MemoryShort",
+        "min by (box) (node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes) < 0.05",
+        "10m",
+        "warning",
+        "{{ $labels.box }}: {{ $value | humanizePercentage }} of the RAM is available",
+        "Find who holds it before the kernel ends the server.",
+    ),
+    Alert(
+        "Drift",
+        "max by (box) (aibox_drift_operations + aibox_drift_foreign) > 0",
+        "1d",
+        "warning",
+        "{{ $labels.box }}: {{ $value }} differences from what a deploy lays down, for a day",
+        "python -m tasks.drift shows them; a deploy mends them, the setting accepted lists them.",
+    ),
+    Alert(
+        "DriftNotChecked",
+        f"max by (box) (time() - aibox_drift_check_timestamp_seconds) > {2 * DAY_S}",
+        "0m",
+        "warning",
+        "{{ $labels.box }}: the last check for drift was {{ $value | humanizeDuration }} ago",
+        "On control: python -m tasks.drift --install-timer.",
+    ),
+    Alert(
+        "RebootLosesTheCard",
+        "min by (box) (aibox_next_reboot_keeps_card) == 0",
+        "10m",
+        "critical",
+        "{{ $labels.box }}: the next reboot would lose the card",
+        "Deploy before it reboots: pyinfra inventory deploy.py.",
+    ),
+    Alert(
+        "FactsOld",
+        "max by (box) (time() - aibox_facts_timestamp_seconds) > 900",
+        "0m",
+        "warning",
+        "{{ $labels.box }}: its own facts are {{ $value | humanizeDuration }} old",
+        "On the box: systemctl status aibox-facts.timer.",
+    ),
+)
+
+
+def rules() -> dict[str, Any]:
+    """A rule file of Prometheus."""
+    return {"groups": [{"name": "aibox", "rules": [alert.rule() for alert in ALERTS]}]}

@@ -1,0 +1,80 @@
+"""Files for a Prometheus and a Grafana that you run already: `python -m tasks.monitoring_files`.
+
+It writes them into reports/monitoring/, with your boxes' addresses, and asks no box anything. Exit
+codes: 0 written, 1 refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import yaml
+from pyinfra.api import Config, State
+from pyinfra.api.exceptions import PyinfraError
+from pyinfra.context import ctx_state
+from pyinfra_cli.inventory import make_inventory  # type: ignore[import-untyped]
+
+from aibox.decide import scraping
+from aibox.decide.refusal import Refusal
+from tasks import invocation, targets
+from tasks.box import PROJECT
+
+FOLDER = PROJECT / "reports/monitoring"
+MADE = PROJECT / "templates/monitoring"  # by python -m aibox.monitoring
+WHAT_TO_DO = """\
+scrape.yml      name it under scrape_config_files of your prometheus.yml; a Prometheus before 2.43
+                does not know that: take its scrape_configs over
+alerts.yml      name it under rule_files, then reload Prometheus
+dashboard.json  import it in Grafana: Dashboards, New, Import
+on the boxes    monitoring = True, and metrics_from with your Prometheus' address"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Ends with 1, as everything else of ours does."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(1, f"{self.prog}: {message}\n")
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = Parser(prog="python -m tasks.monitoring_files", description=__doc__)
+    parser.add_argument("inventory", nargs="?", default=str(PROJECT / "inventory"))
+    parser.add_argument("--into", type=Path, default=FOLDER, metavar="FOLDER")
+    asked = parser.parse_args(words)
+    try:
+        written = files(asked.inventory)
+        asked.into.mkdir(parents=True, exist_ok=True)
+        for name, text in written.items():
+            asked.into.joinpath(name).write_text(text)
+    except (PyinfraError, OSError, ValueError) as error:
+        expected = "boxes with settings that work, and a folder that can be written"
+        print(Refusal(str(error), expected, "correct it, and run this again"), file=sys.stderr)
+        return 1
+    print(f"written to {os.path.relpath(asked.into)}:\n{WHAT_TO_DO}")
+    return 0
+
+
+def files(inventory: str) -> dict[str, str]:
+    """{name: text}. Raises PyinfraError for settings that cannot work, ValueError without a box."""
+    path = str(Path(inventory).absolute()) if Path(inventory).exists() else inventory
+    invocation.remember({"inventory": path})
+    state = State()
+    with ctx_state.use(state):  # the inventory may ask for it while it is read
+        state.init(make_inventory(path, cwd=str(PROJECT)), Config())
+        boxes = targets.seen_from_afar()
+    if not boxes:
+        raise ValueError(f"no box in {inventory}")
+    return {
+        "scrape.yml": yaml.safe_dump({"scrape_configs": scraping.jobs(boxes)}, sort_keys=False),
+        "alerts.yml": MADE.joinpath("rules.yml").read_text(),
+        "dashboard.json": MADE.joinpath("dashboard.json").read_text(),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""The boxes of the inventory as a monitor sees them, by their settings."""
+
+from __future__ import annotations
+
+from pyinfra import host
+from pyinfra.api import Host
+
+from aibox.decide import scraping
+from aibox.decide.scraping import HERE, Seen
+from aibox.settings import Settings
+from tasks import preflight, watching
+
+
+def seen_from_here() -> list[Seen]:
+    """For the monitor that is worked on now."""
+    return [seen(one, here=one.name == host.name) for one in watching.boxes()]
+
+
+def seen_from_afar() -> list[Seen]:
+    """For a Prometheus that a person runs somewhere."""
+    return [seen(one, here=False) for one in watching.boxes()]
+
+
+def seen(box: Host, *, here: bool) -> Seen:
+    settings = preflight.settings_of_all_boxes()[box.name]
+    address = HERE if here else settings.scrape_address or watching.address_of(box)
+    return Seen(box.name, address, ports(settings))
+
+
+def ports(settings: Settings) -> dict[str, int]:
+    """Of all that may answer; what was left out on a box is a target that never did."""
+    found = {"server": settings.server_port}
+    if settings.stream is not False:
+        found["stream"] = settings.stream_port
+    if settings.gateway is not False:
+        found["gateway"] = settings.gateway_port
+    if watching.is_on(settings):
+        found |= {"node": settings.node_exporter_port, "gpu": settings.gpu_exporter_port}
+    return found
+
+
+def blind_spots() -> list[str]:
+    """What this monitor can't see, in words."""
+    words = (scraping.blind(one) for one in seen_from_here())
+    return [one for one in words if one]

@@ -1,0 +1,79 @@
+"""Who watches whom: the inventory's group `monitor`, and what of it a box has to know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pyinfra import host, state
+from pyinfra.api import Host
+
+from aibox.decide import doors, monitoring
+from aibox.decide.doors import Asked
+from aibox.decide.monitoring import DROP_IN, GPU_EXPORTER, NODE_EXPORTER, Monitor, Standing
+from aibox.decide.preflight import BoxReport
+from aibox.decide.refusal import Refusal
+from aibox.settings import Settings
+from tasks import invocation
+
+GROUP = "monitor"
+UNITS = (DROP_IN, GPU_EXPORTER.unit)  # files that say whose an exporter is
+
+
+def monitors() -> list[Host]:
+    return list(state.inventory.groups.get(GROUP, []))
+
+
+def is_monitor(one: Host) -> bool:
+    return one in monitors()
+
+
+def is_only_monitor(one: Host) -> bool:
+    """Whether it serves nothing: in no group beside `monitor` and those that hold every host."""
+    of_all = {"all", Path(invocation.inventory()).stem}
+    return is_monitor(one) and set(one.groups) <= {GROUP, *of_all}
+
+
+def boxes() -> list[Host]:
+    return [one for one in state.inventory if not is_only_monitor(one)]
+
+
+def address_of(one: Host) -> str:
+    """How other machines reach a host, as far as the inventory says."""
+    return str(one.data.get("ssh_hostname") or one.name)
+
+
+def monitors_of_this_box() -> list[Monitor]:
+    return [Monitor(one.name, address_of(one), one.name == host.name) for one in monitors()]
+
+
+def is_on(settings: Settings) -> bool:
+    return bool(monitors()) if settings.monitoring is None else settings.monitoring
+
+
+def asked(settings: Settings) -> list[Asked]:
+    """None leaves an exporter to what stands on its port."""
+    wish = settings.monitoring if is_on(settings) else False
+    return [
+        Asked(NODE_EXPORTER, wish, settings.node_exporter_port),
+        Asked(GPU_EXPORTER, wish, settings.gpu_exporter_port),
+    ]
+
+
+def judged(settings: Settings, report: BoxReport) -> Standing:
+    """Which exporters stand, by what listens on the box now, and who may read them."""
+    if not is_on(settings):
+        return monitoring.OFF
+    node, gpu = (
+        doors.judge(one, report.ports.get(one.port), report.units.get(unit))
+        for one, unit in zip(asked(settings), UNITS, strict=True)
+    )
+    readers = monitoring.readers(settings.metrics_from, monitors_of_this_box())
+    return Standing(True, node, gpu, readers)
+
+
+def refusals(settings: Settings, standing: Standing) -> list[Refusal]:
+    if not standing.on:
+        return []
+    unknown = monitoring.unknown_monitor(settings.metrics_from, monitors_of_this_box())
+    found = [standing.node.refusal, standing.gpu.refusal, unknown]
+    return [one for one in found if one]
