@@ -79,3 +79,6 @@ def files_gone(paths: Sequence[str]) -> Commands:
     for path in left:
         because(host, f"{path} is no longer wanted")
     yield StringCommand("rm -f", *(QuoteString(path) for path in left))
+    folders = {path.rpartition("/")[0] for path in left}
+    for folder in sorted(one for one in folders if one.endswith("/aibox")):
+        yield StringCommand("rmdir --ignore-fail-on-non-empty", QuoteString(folder))

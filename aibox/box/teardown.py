@@ -233,6 +233,8 @@ def files_gone(plan: Plan, _spec: Spec, progress: Progress) -> None:
         write_whole(due, "")
     for path in (*plan.boot_files, *plan.files):
         removed(Path(path))
+    for folder in decide.WATCH_FOLDERS:
+        with_nothing_in_it(Path(folder))
     if plan.quiet:
         systemctl("daemon-reload")
     for path in plan.sources:

@@ -36,6 +36,12 @@ DOOR_FILES = tuple(
     for path in (*door.files, *door.keys, f"{door.root}/current", f"{door.root}/.current.new")
 )
 WATCH_FILES = (*monitoring.FILES, *watcher.FILES)
+# Folders of ours in those of packages.
+WATCH_FOLDERS = tuple(
+    path.rpartition("/")[0]
+    for path in WATCH_FILES
+    if path.endswith(".d/aibox.conf") or path == watcher.DASHBOARD
+)
 # A unit of a package that runs with a drop-in of ours, and a timer of ours.
 _RUN_BY_US = re.compile(
     r"/etc/systemd/system/(?:([\w-]+\.service)\.d/aibox\.conf|(aibox-\w+\.timer))"

@@ -183,6 +183,7 @@ def test_a_teardown_takes_all_of_it(box: Box, data: HostData) -> None:
     paths = "/etc/systemd/system /etc/aibox /etc/prometheus /etc/grafana /usr/share/keyrings"
     left = box.run(f"find {paths} -name '*aibox*'", check=False).stdout
     assert [one for one in left.split() if "nvidia" not in one] == []
+    assert box.run("ls -d /etc/systemd/system/*.service.d", check=False).stdout == ""
     assert box.run("systemctl is-enabled prometheus-node-exporter", check=False).returncode == 1
 
 

@@ -117,6 +117,15 @@ def test_a_package_that_our_drop_in_kept_closed_is_stopped() -> None:
     assert plan(records(), there(), Wish()).quiet == ()
 
 
+def test_folders_of_ours_in_those_of_packages_are_known() -> None:
+    assert set(teardown.WATCH_FOLDERS) == {
+        "/etc/systemd/system/prometheus-node-exporter.service.d",
+        "/etc/systemd/system/prometheus.service.d",
+        "/etc/systemd/system/grafana-server.service.d",
+        "/etc/grafana/aibox",
+    }
+
+
 def test_a_timer_that_a_deploy_enabled_is_no_odd_record() -> None:
     enabled = [*BROUGHT["enabled"], monitoring.FACTS_TIMER]
     asked = question(records(brought={**BROUGHT, "enabled": enabled}), PLACES)
