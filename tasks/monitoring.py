@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Any
 
 from pyinfra import host
 from pyinfra.api import StringCommand, deploy, operation
@@ -92,8 +91,8 @@ def facts_config(box: Box) -> str:
 @operation()
 def facts_told() -> Commands:
     """By files that are newer than what was told, and a timer that does not run."""
-    asked: dict[str, Any] = {"unit": FACTS_TIMER, "files": [], "keys": [*FACTS_FILES, FACTS]}
-    found = host.get_fact(Probe, "door", json.dumps({**asked, "record": "/", "url": "http://-"}))
+    asked = {"unit": FACTS_TIMER, "paths": [*FACTS_FILES, FACTS], "url": None}
+    found = host.get_fact(Probe, "running_unit", json.dumps(asked))
     written = found["changed"].pop(FACTS)
     state = found["unit"].get("ActiveState", "unknown")
     newer = [path for path, when in found["changed"].items() if when and when > (written or 0)]

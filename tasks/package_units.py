@@ -22,8 +22,8 @@ def runs(unit: str, files: Sequence[str], url: str) -> Commands:
 
     Its package may have started it already, before or after: what counts is what runs.
     """
-    asked = {"unit": unit, "files": [], "keys": list(files), "record": "/", "url": url}
-    found = host.get_fact(Probe, "door", json.dumps(asked))
+    asked = {"unit": unit, "paths": list(files), "url": url}
+    found = host.get_fact(Probe, "running_unit", json.dumps(asked))
     if not is_due(host, doors.process_reasons(url, found), f"{unit} runs from what is laid down"):
         return
     quoted = QuoteString(unit)

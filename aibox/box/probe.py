@@ -855,15 +855,14 @@ def status_of(url: str) -> int | None:
         asking.close()
 
 
-# --- the question "door" -----------------------------------------------------------------------
+# --- the question "running_unit" ---------------------------------------------------------------
 
 
-def door(asked: dict[str, Any]) -> dict[str, Any]:
-    """A door's unit, what it stands on, and what it answers.
+def running_unit(asked: dict[str, Any]) -> dict[str, Any]:
+    """A unit, when what it reads was laid down, and what it answers.
 
-    asked: {"unit", "files": paths of texts, "keys": paths, "venv": its record, "record", "failed":
-    paths, "url"}. "started": of its process, "changed": when each of its files was laid down, both
-    seconds since the epoch.
+    asked: {"unit", "paths", "url": null where it answers nobody}. "started": of its process,
+    "changed": of each path, both seconds since the epoch, null for nothing. "answers": HTTP status.
     """
     unit = unit_properties(asked["unit"])
     pid = int(unit.get("MainPID") or 0)
@@ -871,12 +870,24 @@ def door(asked: dict[str, Any]) -> dict[str, Any]:
     return {
         "unit": unit,
         "started": running and running["started"],
-        "answers": status_of(asked["url"]) if running else None,
+        "answers": status_of(asked["url"]) if running and asked["url"] else None,
+        "changed": {path: changed_at(Path(path)) for path in asked["paths"]},
+    }
+
+
+# --- the question "door" -----------------------------------------------------------------------
+
+
+def door(asked: dict[str, Any]) -> dict[str, Any]:
+    """A door's unit, what it stands on, and what it answers.
+
+    asked: {"unit", "files": paths of texts, "keys": paths, "venv": its record, "record", "failed":
+    paths, "url"}. Answers what "running_unit" does, and more.
+    """
+    paths = (*asked["files"], *asked["keys"], asked["venv"])
+    return {
+        **running_unit({**asked, "paths": paths}),
         "files": {path: file_text(path) for path in asked["files"]},
-        "changed": {
-            path: changed_at(Path(path))
-            for path in (*asked["files"], *asked["keys"], asked["venv"])
-        },
         "passed": (record_in(Path(asked["record"])) or {}).get("identity"),
         "failed": record_in(Path(asked["failed"])),
     }
@@ -1737,6 +1748,7 @@ QUESTIONS = {
     "commits": commits,
     "server": server,
     "serving": serving,
+    "running_unit": running_unit,
     "door": door,
     "door_left": door_left,
     "door_venv": door_venv,
