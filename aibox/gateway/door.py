@@ -38,7 +38,7 @@ PATHS = {
 OPEN = ("/health/liveliness", "/health/readiness")  # nobody needs a key for these
 BELOW = ("/v1/models/", "/v1/responses/")
 METRICS = ("/metrics", "/metrics/")
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # the filter takes the same
 _KEY = re.compile(r"[!-~]{8,512}")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from aibox.decide.acceptance import Counters
+from aibox.gateway.door import keys_in
 from aibox.stream.__main__ import main
 from aibox.stream.config import ConfigError, Keys, load, load_keys
 from aibox.stream.mends import DEFAULTS
@@ -147,3 +148,20 @@ def test_a_streak_of_refused_drafts_is_one_streak() -> None:
     assert seen(1000 + 2 * STREAK, 10) == (2 * STREAK, 1)
     assert seen(1000 + 3 * STREAK, 11) == (0, 1)
     assert seen(5, 0) == (0, 1)  # the server was restarted
+
+
+@pytest.mark.parametrize("name", ["al", "A1", "a.b-c_d", "-al", ".al", "_al", "a b", "", "x" * 65])
+def test_control_and_filter_take_the_same_names_of_keys(tmp_path: Path, name: str) -> None:
+    """What control lets through must not keep the filter from starting."""
+    text = f"{name}: sk-0123456789"
+    path = tmp_path / "keys"
+    path.write_text(text)
+    path.chmod(0o600)
+    taken = []
+    for read in (lambda: keys_in(text), lambda: load_keys(path)):
+        try:
+            read()
+            taken.append(True)
+        except (ValueError, ConfigError):
+            taken.append(False)
+    assert taken in ([True, True], [False, False])
