@@ -30,14 +30,7 @@ def is_well_asked() -> bool:
     """Whether what `--data` asks for can be measured here; every reason against it is said."""
     found = bench_plan.read(asked_of(host))
     refusals = [] if isinstance(found, Asked) else list(found)
-    if not refusals and not (history_of_box() or {}).get("serves"):
-        refusals = [
-            Refusal(
-                "nothing that has passed its gate serves on this box",
-                "a server that was deployed and serves",
-                "run the deploy: pyinfra inventory deploy.py",
-            )
-        ]
+    refusals = refusals or bench_plan.unfit(history_of_box() or {})
     for refusal in refusals:
         say_refusal(host, refusal)
     if refusals:
