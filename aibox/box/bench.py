@@ -6,7 +6,7 @@ What is installed serves again at the end, whatever happened: see lent.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,8 @@ Report = dict[str, Any]
 
 def bench(spec: Spec, progress: Progress) -> dict[str, Any]:
     """Do a benchmark: {"report": see docs/bench.md, "notes": [text]}. spec: {"asked": {name: text}}
-    as `--data` gives it. Raises JobError; then, too, what is installed serves.
+    as `--data` gives it. Raises JobError; then, too, what is installed serves. After each point
+    the report is kept as it is by then.
     """
     asked = bench_plan.read(spec["asked"])
     if not isinstance(asked, Asked):
@@ -48,7 +49,10 @@ def bench(spec: Spec, progress: Progress) -> dict[str, Any]:
     report = about(asked, good, spec["asked"])
     with lending(service, good, progress) as lend:
         for variant, candidate in servers:
-            report["servers"].append(one_server(asked, variant, candidate, good, lend, progress))
+            server = entry(variant, candidate, good)
+            report["servers"].append(server)
+            one_server(asked, candidate, server, lend, lambda: progress.keep(report))
+    report["whole"] = True
     return {"report": report, "notes": [note for one in report["servers"] for note in one["notes"]]}
 
 
@@ -109,7 +113,9 @@ def about(asked: Asked, good: Spec, given: Spec) -> Report:
     return {
         "format": FORMAT,
         "mode": asked.mode,
+        "whole": False,
         "asked": given,
+        "unit": good_units.sum_of(good["text"]),
         "when": round(time.time(), 3),
         "model": good["model"],
         "card": Path(str(good.get("card_file", ""))).stem,
@@ -185,11 +191,9 @@ def give_back(service: Service, good: Spec, progress: Progress) -> None:
 # --- measuring -----------------------------------------------------------------------------------
 
 
-def one_server(
-    asked: Asked, variant: Variant, candidate: Spec, good: Spec, lend: Lend, progress: Progress
-) -> Report:
-    """Everything that is measured on one server. One that does not start is told, and left out."""
-    server: Report = {
+def entry(variant: Variant, candidate: Spec, good: Spec) -> Report:
+    """A server in the report, before anything is measured on it."""
+    return {
         "name": bench_plan.named(variant, good["flags"]),
         "drafts": bench_plan.drafts_of(candidate["flags"]),
         "prefix_caching": candidate["flags"].get(bench_plan.CACHE),
@@ -197,22 +201,31 @@ def one_server(
         "points": [],
         "notes": [],
     }
+
+
+def one_server(
+    asked: Asked, candidate: Spec, server: Report, lend: Lend, keep: Callable[[], None]
+) -> None:
+    """Everything that is measured on one server, added to its entry; keep is called after each
+    part of it. One that does not start is told, and left out."""
     try:
         lend.serve(candidate)
         server["kv_tokens"] = bench_plan.cache_tokens(prove.exposition(candidate["port"]))
         if asked.mode == "quality":
             name = server["name"]
-            server["quality"] = bench_quality.answers(asked, candidate, name, progress)
+            server["quality"] = bench_quality.answers(asked, candidate, name, lend.progress)
         else:
-            measure(asked, candidate, server, progress)
+            measure(asked, candidate, server, lend.progress, keep)
     except FAILURES as error:
         why = refusal_of(error)
         server["notes"].append(f"{server['name']}: not measured to the end: {why.found}")
         server["failed"] = vars(why)
-    return server
+    keep()
 
 
-def measure(asked: Asked, candidate: Spec, server: Report, progress: Progress) -> None:
+def measure(
+    asked: Asked, candidate: Spec, server: Report, progress: Progress, keep: Callable[[], None]
+) -> None:
     """The points of one server, added to its report one by one."""
     long = any(point.context for point in asked.points)
     characters = bench_prompts.characters_of_a_token(candidate) if long else 0.0
@@ -226,6 +239,7 @@ def measure(asked: Asked, candidate: Spec, server: Report, progress: Progress) -
             continue
         progress.step(f"{at + 1} of {len(asked.points)}, {server['name']}: {point.name}")
         server["points"].append(one_point(asked, point, candidate, characters, progress))
+        keep()
 
 
 def one_point(

@@ -17,6 +17,7 @@ from aibox.decide.bench_report import (
     Report,
     Row,
     described,
+    is_whole,
     limits,
     named,
     qualities,
@@ -36,6 +37,8 @@ def page(report: Report) -> str:
         f"{report['commit'][:12] or 'unknown'}. Asked for: {asked_for(report['asked'])}.",
         "",
     ]
+    if not is_whole(report):
+        head += ["**It did not come to its end**: what is missing here was not measured.", ""]
     body = {"seed": seed, "cross": cross, "quality": quality}[report["mode"]](report)
     notes = [f"- {note}" for server in report["servers"] for note in server["notes"]]
     left = ["", "## Left out", "", *notes] if notes else []

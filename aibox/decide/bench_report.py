@@ -56,6 +56,25 @@ class Row:
         return self.drafts, self.kind, self.concurrency, self.context, self.thinking
 
 
+def left_by(look: Mapping[str, Any], asked: Mapping[str, str], unit: str | None) -> Report | None:
+    """The report that a job on the box has left, whole or as far as it came.
+
+    look: what `aibox job look bench` answers. asked: what is asked for now. unit: the sum of the
+    installed unit. None where it was asked something else, of another unit, or is at work still.
+    A report of an older aibox names no unit.
+    """
+    result = look["result"] or {}
+    report: Report | None = result.get("report") if result.get("ok") else look.get("kept")
+    if report is None or report["asked"] != asked or report.get("unit", unit) != unit:
+        return None
+    return report
+
+
+def is_whole(report: Report) -> bool:
+    """Whether its benchmark came to its end."""
+    return bool(report.get("whole", True))
+
+
 def rows(report: Report) -> list[Row]:
     return [
         row_of(server, point)

@@ -84,6 +84,43 @@ def test_quality_says_what_differs_and_what_that_means() -> None:
     assert "| 2 drafts | 0 of 18 (0 to 18 %) | 0.0 % | these two differ more" in worse
 
 
+# --- what a job has left -------------------------------------------------------------------------
+
+ASKED = {"mode": "seed"}
+WHOLE = {"result": {"ok": True, "report": his()}, "kept": None}
+BROKEN = {"result": {"ok": False}, "kept": {**his(), "whole": False}}
+OF_OLDER_AIBOX = {"result": {"ok": True, "report": {**his(), "asked": ASKED}}}
+OF_OLDER_AIBOX["result"]["report"].pop("unit")
+
+
+@pytest.mark.parametrize(
+    ("look", "asked", "unit", "is_taken"),
+    [
+        (WHOLE, ASKED, "b" * 64, True),
+        (BROKEN, ASKED, "b" * 64, True),
+        (OF_OLDER_AIBOX, ASKED, "b" * 64, True),
+        (WHOLE, {"mode": "cross"}, "b" * 64, False),
+        (WHOLE, ASKED, "c" * 64, False),  # a flag was deployed since
+        (WHOLE, ASKED, None, False),
+        (BROKEN, ASKED, "c" * 64, False),
+        ({"result": None}, ASKED, "b" * 64, False),  # at work, or never begun
+        ({"result": {"ok": False}, "kept": None}, ASKED, "b" * 64, False),
+    ],
+)
+def test_a_report_is_taken_where_it_answers_what_is_asked_now(
+    look: dict[str, Any], asked: dict[str, str], unit: str | None, is_taken: bool
+) -> None:
+    assert (bench_report.left_by(look, asked, unit) is not None) is is_taken
+
+
+def test_a_benchmark_that_was_broken_off_is_called_that() -> None:
+    broken = {**his(), "whole": False}
+    assert "did not come to its end" in bench_page.page(broken)
+    assert "did not come to its end" not in bench_page.page(his())
+    begun = report("quality", server(2), whole=False)
+    assert "did not come to its end" in bench_page.page(begun)
+
+
 # --- charts --------------------------------------------------------------------------------------
 
 REPORTS = {

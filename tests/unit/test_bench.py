@@ -1,0 +1,104 @@
+"""What a benchmark on the box keeps as it goes, without a server: each measurement is made up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from aibox.box import bench, bench_quality, job, prove
+from aibox.box.job import JobError, Progress
+from aibox.decide import bench_report
+from tests.unit.made_reports import point
+
+ASKED = {"mode": "seed", "drafts": "now", "runs": "1"}
+GOOD: dict[str, Any] = {
+    **{"unit": "vllm-coder.service", "text": "[Service]\n", "model": "m", "commit": "c" * 40},
+    **{"release_id": "0.31.0-aaaaaaaa", "flags": {}, "weights": "/nowhere", "port": 1},
+    **{"context": 4096, "head": None, "card_file": "", "release": "/opt/r"},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of the job, on a box where one server serves."""
+
+    @contextmanager
+    def lending(_service: object, _good: object, progress: Progress) -> Iterator[Any]:
+        yield SimpleNamespace(progress=progress, serve=lambda _candidate: None)
+
+    monkeypatch.setattr(job, "FOLDER", tmp_path)
+    monkeypatch.setattr(job, "is_active", lambda _name: False)
+    monkeypatch.setattr(bench, "standing", lambda _progress: (None, GOOD))
+    monkeypatch.setattr(bench, "lending", lending)
+    monkeypatch.setattr(prove, "exposition", lambda _port: "")
+    made = tmp_path / "bench"
+    made.mkdir()
+    (made / "spec.json").write_text(json.dumps({"verb": "bench", "asked": ASKED}))
+    return made
+
+
+def run(folder: Path) -> dict[str, Any]:
+    """Do it as the job does, and look at it."""
+    assert job.work("bench", {"bench": bench.bench}, folder.parent) in (0, 1)
+    return job.look("bench")
+
+
+def made_up(_asked: object, point_: Any, *_more: object) -> dict[str, Any]:
+    return {**point([20.0]), **asdict(point_)}
+
+
+def test_what_went_to_its_end_is_whole(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "one_point", made_up)
+    look = run(folder)
+    found = bench_report.left_by(look, ASKED, look["result"]["report"]["unit"])
+    assert found is not None
+    assert bench_report.is_whole(found)
+    assert len(bench_report.rows(found)) == 2
+    assert look["kept"] is None
+
+
+def test_each_point_is_kept_also_where_an_unforeseen_fault_ends_the_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def first_only(asked: object, point_: Any, *more: object) -> dict[str, Any]:
+        if point_.kind == "prose":
+            raise KeyError("choices")
+        return made_up(asked, point_, *more)
+
+    monkeypatch.setattr(bench, "one_point", first_only)
+    with pytest.raises(KeyError):
+        run(folder)
+    look = job.look("bench")
+    assert not look["result"]["ok"]
+    found = bench_report.left_by(look, ASKED, look["kept"]["unit"])
+    assert found is not None
+    assert not bench_report.is_whole(found)
+    assert [row.kind for row in bench_report.rows(found)] == ["code"]
+
+
+def test_a_server_that_is_not_given_back_costs_no_figure(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def lending(_service: object, _good: object, progress: Progress) -> Iterator[Any]:
+        yield SimpleNamespace(progress=progress, serve=lambda _candidate: None)
+        raise JobError("vllm-coder, which served before, does not", "a server", "look")
+
+    monkeypatch.setattr(bench, "lending", lending)
+    monkeypatch.setattr(bench, "one_point", made_up)
+    look = run(folder)
+    assert "does not" in look["result"]["refusal"]["found"]
+    assert len(bench_report.rows(look["kept"])) == 2
+
+
+@pytest.mark.parametrize("answer", [{}, {"choices": []}, {"choices": [{"message": {}}]}, [], "no"])
+def test_what_is_no_answer_is_told(answer: Any) -> None:
+    with pytest.raises(JobError, match="the prompt p7 was answered with"):
+        bench_quality.taken(answer, {"id": "p7"})
