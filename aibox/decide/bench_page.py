@@ -60,20 +60,29 @@ def table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
 def seed(report: Report) -> list[str]:
     """The table of the reference box, and how the drafts fared."""
     found = rows(report)
-    plain = {(row.kind, row.thinking): row for row in found if row.drafts == 0}
+    several = len({row.prefix_caching for row in found}) > 1
+    plain = {(row.kind, row.thinking, row.prefix_caching): row for row in found if not row.drafts}
     lines = []
     for row in (row for row in found if row.drafts):
-        base = plain.get((row.kind, row.thinking))
+        base = plain.get((row.kind, row.thinking, row.prefix_caching))
         ratio = compared(base.speed, row.speed).text() if base else "not measured"
         none = runs(base.speed) if base else "not measured"
-        lines.append([named(row), none, f"n={row.drafts}: {runs(row.speed)}", ratio])
+        label = prompt(row, several=several)
+        lines.append([label, none, f"n={row.drafts}: {runs(row.speed)}", ratio])
     lines += [
-        [named(row), runs(row.speed), "not measured", ""]
+        [prompt(row, several=several), runs(row.speed), "not measured", ""]
         for row in plain.values()
         if not any(other.drafts for other in found)
     ]
     shown = table(["Prompt", "no MTP, tokens/s", "MTP, tokens/s", "ratio"], lines)
     return [*shown, "", *seed_reference(report), *accepted(found), *speeds(found), *bounds(report)]
+
+
+def prompt(row: Row, *, several: bool) -> str:
+    """several: whether servers with and without a prefix cache were measured."""
+    words = {True: "on", False: "off", None: "not set"}
+    cache = f", prefix caching {words[row.prefix_caching]}" if several else ""
+    return f"{named(row)}{cache}"
 
 
 def seed_reference(report: Report) -> list[str]:

@@ -32,7 +32,8 @@ class Row:
 
     speed: tokens/s of all streams together, time to first token included. decode: of one stream,
     after its first token. ttft: seconds. prefill: prompt tokens/s of one stream. tpot: ms for each
-    token after the first, the mean of a run. length: tokens of the prompts.
+    token after the first, the mean of a run. length: tokens of the prompts. prefix_caching: as the
+    server's flags say, None where they don't.
     """
 
     server: str
@@ -41,6 +42,7 @@ class Row:
     concurrency: int
     context: int
     thinking: bool
+    prefix_caching: bool | None
     speed: Figure
     decode: Figure
     ttft: Figure
@@ -53,7 +55,8 @@ class Row:
     @property
     def key(self) -> tuple[Any, ...]:
         """The same in two reports: what was measured, on which kind of server."""
-        return self.drafts, self.kind, self.concurrency, self.context, self.thinking
+        server = self.drafts, self.prefix_caching
+        return *server, self.kind, self.concurrency, self.context, self.thinking
 
 
 def left_by(look: Mapping[str, Any], asked: Mapping[str, str], unit: str | None) -> Report | None:
@@ -104,6 +107,7 @@ def row_of(server: Report, point: Report) -> Row:
         concurrency=point["concurrency"],
         context=point["context"],
         thinking=point["thinking"],
+        prefix_caching=server["prefix_caching"],
         speed=Figure(tuple(speeds)),
         decode=Figure(tuple(1 / pace for pace in paces)),
         ttft=Figure(tuple(waits)),
