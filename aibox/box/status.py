@@ -113,6 +113,8 @@ def looked(deployed: Deployed) -> standing.Facts:
             for name, one in deployed.get("doors", {}).items()
         },
         gated=found["file"] is None or found["file"]["sha256"] == found["good"],
+        measured=lent.is_at_work(),
+        lent=lent.is_lent(),
     )
 
 
