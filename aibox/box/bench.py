@@ -27,7 +27,7 @@ from aibox.box.job import FAILURES, JobError, Progress, Spec, refusal_of
 from aibox.box.probe import cards_on_the_bus, loaded_module, record_in
 from aibox.box.service import Service
 from aibox.box.switch import served_now, tried
-from aibox.decide import bench_plan, roofline
+from aibox.decide import bench_plan, bench_report, roofline
 from aibox.decide.acceptance import Counters, difference
 from aibox.decide.bench_plan import Asked, Point, Variant
 from aibox.decide.refusal import Refusal
@@ -238,7 +238,11 @@ def measure(
             server["notes"].append(f"{server['name']}, {point.name}: left out, {why}")
             continue
         progress.step(f"{at + 1} of {len(asked.points)}, {server['name']}: {point.name}")
-        server["points"].append(one_point(asked, point, candidate, characters, progress))
+        measured = one_point(asked, point, candidate, characters, progress)
+        server["points"].append(measured)
+        others = bench_report.disturbed(measured)
+        if others is not None:
+            server["notes"].append(f"{server['name']}, {point.name}: {others}")
         keep()
 
 

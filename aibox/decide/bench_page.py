@@ -41,7 +41,7 @@ def page(report: Report) -> str:
         head += ["**It did not come to its end**: what is missing here was not measured.", ""]
     body = {"seed": seed, "cross": cross, "quality": quality}[report["mode"]](report)
     notes = [f"- {note}" for server in report["servers"] for note in server["notes"]]
-    left = ["", "## Left out", "", *notes] if notes else []
+    left = ["", "## Left out or disturbed", "", *notes] if notes else []
     return "\n".join([*head, *body, *left]) + "\n"
 
 
@@ -75,7 +75,18 @@ def seed(report: Report) -> list[str]:
         if not any(other.drafts for other in found)
     ]
     shown = table(["Prompt", "no MTP, tokens/s", "MTP, tokens/s", "ratio"], lines)
-    return [*shown, "", *seed_reference(report), *accepted(found), *speeds(found), *bounds(report)]
+    beside = [*seed_reference(report), *failures(found)]
+    return [*shown, "", *beside, *accepted(found), *speeds(found), *bounds(report)]
+
+
+def failures(found: Sequence[Row]) -> list[str]:
+    """Requests without an answer; in no figure."""
+    lines = [
+        f"- {row.failed} requests failed: {row.server}, {described(row)}"
+        for row in found
+        if row.failed
+    ]
+    return [*lines, ""] if lines else []
 
 
 def prompt(row: Row, *, several: bool) -> str:
@@ -163,12 +174,7 @@ def cross(report: Report) -> list[str]:
         line += [row.server, row.speed.text(), row.decode.text()]
         lines.append([*line, f"{known:g} {which} (one run, no MTP)" if known else ""])
     shown = table([*titles, "reference box"], lines)
-    failures = [
-        f"{row.failed} requests failed: {row.server}, {described(row)}"
-        for row in found
-        if row.failed
-    ]
-    return [*shown, "", *failures, *speeds(found), *accepted(found), *bounds(report)]
+    return [*shown, "", *failures(found), *speeds(found), *accepted(found), *bounds(report)]
 
 
 def bounds(report: Report) -> list[str]:

@@ -73,6 +73,21 @@ def left_by(look: Mapping[str, Any], asked: Mapping[str, str], unit: str | None)
     return report
 
 
+def disturbed(point: Report) -> str | None:
+    """Whether the server wrote for others while a point was measured, in words; the doors stay open
+    meanwhile. None where it wrote what was measured, and nothing else."""
+    written = point["counted"]["generation_tokens"]
+    ours = sum(one["tokens"] for batch in point["batches"] for one in batch["requests"])
+    if written == ours:
+        return None
+    failed = sum(batch["failed"] for batch in point["batches"])
+    why = f"{failed} requests failed, or somebody else asked" if failed else "somebody else asked"
+    return (
+        f"the server wrote {written:,} tokens, of them {ours:,} of the measured answers: {why}, so "
+        "these figures are not of the benchmark alone"
+    )
+
+
 def is_whole(report: Report) -> bool:
     """Whether its benchmark came to its end."""
     return bool(report.get("whole", True))

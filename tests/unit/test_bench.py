@@ -98,6 +98,17 @@ def test_a_server_that_is_not_given_back_costs_no_figure(
     assert len(bench_report.rows(look["kept"])) == 2
 
 
+def test_who_asks_beside_a_benchmark_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def disturbed(*words: Any) -> dict[str, Any]:
+        made = made_up(*words)
+        return {**made, "counted": {**made["counted"], "generation_tokens": 1600}}
+
+    monkeypatch.setattr(bench, "one_point", disturbed)
+    notes = run(folder)["result"]["notes"]
+    assert len(notes) == 2
+    assert "no drafts, code, 1 stream: the server wrote 1,600 tokens" in notes[0]
+
+
 @pytest.mark.parametrize("answer", [{}, {"choices": []}, {"choices": [{"message": {}}]}, [], "no"])
 def test_what_is_no_answer_is_told(answer: Any) -> None:
     with pytest.raises(JobError, match="the prompt p7 was answered with"):

@@ -98,6 +98,26 @@ def test_what_failed_or_was_left_out_is_told() -> None:
     page = bench_page.page(report("cross", first, server(3)))
     assert "2 requests failed: no drafts, code, 1 stream" in page
     assert "- no drafts, 64 streams: left out, too much" in page
+    page = bench_page.page(report("seed", first))
+    assert "- 2 requests failed: no drafts, code, 1 stream" in page
+
+
+@pytest.mark.parametrize(
+    ("written", "failed", "words"),
+    [
+        (3000, 0, None),
+        (3010, 0, "3,010 tokens, of them 3,000 of the measured answers: somebody else asked"),
+        (3010, 2, "2 requests failed, or somebody else asked"),
+        (3000, 2, None),
+    ],
+)
+def test_a_clients_tokens_among_the_measured_are_told(
+    written: int, failed: int, words: str | None
+) -> None:
+    made = point([20.0, 21.0], failed=failed)
+    made["counted"]["generation_tokens"] = written
+    found = bench_report.disturbed(made)
+    assert found is None if words is None else words in str(found)
 
 
 def test_the_roofline_is_one_line_a_server() -> None:
