@@ -19,12 +19,13 @@ from aibox.box import (
     good_units,
     judge,
     lent,
+    probe,
     prove,
     surroundings,
     tensors,
 )
 from aibox.box.job import FAILURES, JobError, Progress, Spec, refusal_of
-from aibox.box.probe import cards_on_the_bus, loaded_module, record_in
+from aibox.box.probe import loaded_module, record_in
 from aibox.box.service import Service
 from aibox.box.switch import served_now, tried
 from aibox.decide import bench_plan, bench_report, roofline
@@ -109,7 +110,8 @@ def candidates(asked: Asked, good: Spec, progress: Progress) -> list[tuple[Varia
 
 def about(asked: Asked, good: Spec, given: Spec) -> Report:
     """What the report says of the box, before anything is measured."""
-    driver, cards = loaded_module(), surroundings.cards_now()[0]
+    driver, uuid = loaded_module(), good.get("gpu_uuid")
+    cards = [card for card in surroundings.cards_now()[0] if uuid in (None, card.uuid)]
     return {
         "format": FORMAT,
         "mode": asked.mode,
@@ -123,12 +125,24 @@ def about(asked: Asked, good: Spec, given: Spec) -> Report:
         "release": good["release_id"],
         "flags": good["flags"],
         "gpu": cards[0].name if cards else None,
-        "pci": next((card["id"] for card in cards_on_the_bus()), None),
+        "pci": pci_of(uuid),
         "driver": driver["version"] if driver else None,
         "step": step_of(good),
         "tools": bench_prompts.required(),
         "servers": [],
     }
+
+
+def pci_of(uuid: str | None) -> str | None:
+    """The PCI id of the card that serves; None where nothing on the bus says that it is this one.
+
+    uuid: None on a box with one card.
+    """
+    for card in probe.cards_on_the_bus():
+        told = probe.ROOT / "proc/driver/nvidia/gpus" / card["slot"] / "information"
+        if uuid is None or uuid in (probe.read_text(told) or ""):
+            return str(card["id"])
+    return None
 
 
 def step_of(good: Spec) -> dict[str, float] | None:

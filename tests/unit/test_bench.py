@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from aibox.box import bench, bench_quality, job, prove
+from aibox.box import bench, bench_quality, job, probe, prove, surroundings
 from aibox.box.job import JobError, Progress
-from aibox.decide import bench_report
+from aibox.decide import bench_plan, bench_report
+from aibox.decide.bench_plan import Asked
+from aibox.decide.vram import Card
 from tests.unit.made_reports import point
 
 ASKED = {"mode": "seed", "drafts": "now", "runs": "1"}
@@ -107,6 +109,44 @@ def test_who_asks_beside_a_benchmark_is_told(folder: Path, monkeypatch: pytest.M
     notes = run(folder)["result"]["notes"]
     assert len(notes) == 2
     assert "no drafts, code, 1 stream: the server wrote 1,600 tokens" in notes[0]
+
+
+FIRST, SECOND = "GPU-11111111", "GPU-22222222"
+
+
+@pytest.mark.parametrize(
+    ("uuid", "name", "pci"),
+    [
+        (None, "one", "10de:2bb1"),  # the only card, as far as the settings know
+        (FIRST, "one", "10de:2bb1"),
+        (SECOND, "other", "10de:2bb5"),
+        ("GPU-33333333", None, None),
+    ],
+)
+def test_the_card_is_the_one_that_serves(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    uuid: str | None,
+    name: str | None,
+    pci: str | None,
+) -> None:
+    cards = (Card(0, "one", FIRST, None, None, None), Card(1, "other", SECOND, None, None, None))
+    monkeypatch.setattr(surroundings, "cards_now", lambda: (cards, None))
+    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    on_the_bus = (("0000:01:00.0", "0x2bb1", FIRST), ("0000:41:00.0", "0x2bb5", SECOND))
+    for slot, device, its_uuid in on_the_bus:
+        for path, text in (
+            (f"sys/bus/pci/devices/{slot}/vendor", "0x10de\n"),
+            (f"sys/bus/pci/devices/{slot}/class", "0x030200\n"),
+            (f"sys/bus/pci/devices/{slot}/device", f"{device}\n"),
+            (f"proc/driver/nvidia/gpus/{slot}/information", f"GPU UUID: \t {its_uuid}\n"),
+        ):
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+    asked = bench_plan.read(ASKED)
+    assert isinstance(asked, Asked)
+    told = bench.about(asked, {**GOOD, "gpu_uuid": uuid}, ASKED)
+    assert (told["gpu"], told["pci"]) == (name, pci)
 
 
 @pytest.mark.parametrize("answer", [{}, {"choices": []}, {"choices": [{"message": {}}]}, [], "no"])
