@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from aibox.box.job import write_whole
 from aibox.decide import drift
@@ -26,19 +26,12 @@ from aibox.decide.drift import Audit
 from aibox.decide.refusal import Refusal
 from tasks import drift_metrics, drift_timer
 from tasks.drift_report import FOLDER
+from tasks.parser import Parser
 
 PROJECT = Path(__file__).resolve().parent.parent
 PROGRESS = "] check: "  # of hashing, which may take minutes: the one thing shown while it lasts
 STDOUT = Path("-")
 SSH = ("ssh-user", "ssh-port", "ssh-key")
-
-
-class Parser(argparse.ArgumentParser):
-    """Ends with 1 where argparse would with 2, which means drift here."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(drift.FAILED, f"{self.prog}: {message}\n")
 
 
 def main(words: list[str] | None = None) -> int:

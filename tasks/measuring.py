@@ -6,15 +6,15 @@ import json
 import socket
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import click
 from pyinfra import host, state
 from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand, operation
 
 from aibox.box.job import FOLDER, write_whole
-from aibox.decide import bench_page, bench_plan
+from aibox.decide import bench_page, bench_plan, bench_report
 from aibox.decide.bench_plan import Asked
+from aibox.decide.bench_report import Report
 from aibox.decide.refusal import Refusal
 from tasks import page
 from tasks.box import AIBOX, PROJECT
@@ -24,20 +24,14 @@ from tasks.operations import Commands, call_aibox, run_job, say_refusal
 REPORTS = PROJECT / "reports"
 JOB = "bench"
 LANDED = "bench_report"  # in a box's connector data: the paths that were written
+WHOLE = "bench_is_whole"  # there too: whether what was written came to its end
 
 
 def is_well_asked() -> bool:
     """Whether what `--data` asks for can be measured here; every reason against it is said."""
     found = bench_plan.read(asked_of(host))
     refusals = [] if isinstance(found, Asked) else list(found)
-    if not refusals and not (history_of_box() or {}).get("serves"):
-        refusals = [
-            Refusal(
-                "nothing that has passed its gate serves on this box",
-                "a server that was deployed and serves",
-                "run the deploy: pyinfra inventory deploy.py",
-            )
-        ]
+    refusals = refusals or bench_plan.unfit(history_of_box() or {})
     for refusal in refusals:
         say_refusal(host, refusal)
     if refusals:
@@ -55,6 +49,7 @@ def measured() -> Commands:
         host.log(line)
     yield FunctionCommand(bring, (given,), {})
     yield StringCommand("rm -rf", QuoteString(str(FOLDER / JOB)))  # it is here now
+    yield FunctionCommand(came_to_its_end, (), {})
 
 
 def asked_of(box: Host) -> dict[str, str]:
@@ -65,17 +60,18 @@ def asked_of(box: Host) -> dict[str, str]:
 
 
 def bring(state: State, host: Host, given: dict[str, str]) -> bool:
-    """Start the job or follow it, then write its report here."""
-    spec = {"asked": given}
+    """Start the job or follow it, then write its report here; also one that was broken off."""
     try:
         known = report_of(host, given)
         if known is None:
-            if not run_job(state, host, JOB, AIBOX, JOB, spec, wait=True):
-                return False
-            known = report_of(host, given)
+            went_well = run_job(state, host, JOB, AIBOX, JOB, {"asked": given}, wait=True)
+            known = report_of(host, given) if went_well else report_if_any(host, given)
+            if known is None and not went_well:
+                return False  # which has been said
         if known is None:
-            raise ConnectionError("its report is gone")
+            raise ConnectionError("it is gone, or the unit was changed while it was measured")
         host.connector_data[LANDED] = landed(host, known)
+        host.connector_data[WHOLE] = bench_report.is_whole(known)
     except (ConnectionError, OSError) as error:
         say_refusal(host, unbrought(error))
         return False
@@ -90,14 +86,38 @@ def unbrought(error: Exception) -> Refusal:
     )
 
 
-def report_of(host: Host, given: dict[str, str]) -> dict[str, Any] | None:
-    """What the last job over there has measured, where it was asked for the same."""
-    found = call_aibox(host, AIBOX, ["job", "look", JOB])["result"] or {}
-    report: dict[str, Any] | None = found.get("report") if found.get("ok") else None
-    return report if report and report["asked"] == given else None
+def report_of(host: Host, given: dict[str, str]) -> Report | None:
+    """What the last job over there has measured, where it was asked for the same, of the unit that
+    is installed now. Raises ConnectionError."""
+    look = call_aibox(host, AIBOX, ["job", "look", JOB])
+    unit = call_aibox(host, AIBOX, ["status", "--history", "--json"])["installed"]
+    return bench_report.left_by(look, given, unit)
 
 
-def landed(host: Host, report: dict[str, Any]) -> list[Path]:
+def report_if_any(host: Host, given: dict[str, str]) -> Report | None:
+    """The same after a failure, which may be of the connection."""
+    try:
+        return report_of(host, given)
+    except ConnectionError:
+        return None
+
+
+def came_to_its_end(state: State, host: Host) -> bool:
+    """Whether what was brought is whole; where it is not, that is said."""
+    if not host.connector_data[WHOLE]:
+        paths = ", ".join(str(path.relative_to(PROJECT)) for path in host.connector_data[LANDED])
+        say_refusal(
+            host,
+            Refusal(
+                f"the benchmark did not come to its end; what it had measured is in {paths}",
+                "a benchmark that does",
+                "run the same command again: it measures everything anew",
+            ),
+        )
+    return bool(host.connector_data[WHOLE])
+
+
+def landed(host: Host, report: Report) -> list[Path]:
     """Write the report, its page and its charts. Raises OSError."""
     from tasks import bench_charts  # noqa: PLC0415  half a second, which no other run needs
 

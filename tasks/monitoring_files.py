@@ -6,11 +6,9 @@ codes: 0 written, 1 refused.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import yaml
 from pyinfra.api import Config, State
@@ -22,6 +20,7 @@ from aibox.decide import scraping
 from aibox.decide.refusal import Refusal
 from tasks import invocation, targets
 from tasks.box import PROJECT
+from tasks.parser import Parser
 
 FOLDER = PROJECT / "reports/monitoring"
 MADE = PROJECT / "templates/monitoring"  # by python -m aibox.monitoring
@@ -31,14 +30,6 @@ scrape.yml      name it under scrape_config_files of your prometheus.yml; a Prom
 alerts.yml      name it under rule_files, then reload Prometheus
 dashboard.json  import it in Grafana: Dashboards, New, Import
 on the boxes    monitoring = True, and metrics_from with your Prometheus' address"""
-
-
-class Parser(argparse.ArgumentParser):
-    """Ends with 1, as everything else of ours does."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(1, f"{self.prog}: {message}\n")
 
 
 def main(words: list[str] | None = None) -> int:

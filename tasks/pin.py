@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from httpx2 import HTTPError
 from huggingface_hub import HfApi
@@ -44,6 +44,7 @@ from aibox.kinds import ControlFolder, ModelName, Url
 from tasks.box import PROJECT
 from tasks.given_secrets import SecretError
 from tasks.hub_token import token
+from tasks.parser import Parser
 
 METADATA_TIMEOUT_S = 30
 
@@ -88,14 +89,6 @@ def main(words: list[str] | None = None) -> int:
         print("interrupted: the lock is as it was", file=sys.stderr)
         return 1
     return 0
-
-
-class Parser(argparse.ArgumentParser):
-    """Ends with 1 where argparse would with 2, which has a meaning here."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(1, f"{self.prog}: {message}\n")
 
 
 def parser() -> Parser:

@@ -6,7 +6,7 @@ What is installed serves again at the end, whatever happened: see lent.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,16 @@ from aibox.box import (
     good_units,
     judge,
     lent,
+    probe,
     prove,
     surroundings,
     tensors,
 )
 from aibox.box.job import FAILURES, JobError, Progress, Spec, refusal_of
-from aibox.box.probe import cards_on_the_bus, loaded_module, record_in
+from aibox.box.probe import loaded_module, record_in
 from aibox.box.service import Service
 from aibox.box.switch import served_now, tried
-from aibox.decide import bench_plan, roofline
+from aibox.decide import bench_plan, bench_report, roofline
 from aibox.decide.acceptance import Counters, difference
 from aibox.decide.bench_plan import Asked, Point, Variant
 from aibox.decide.refusal import Refusal
@@ -38,7 +39,8 @@ Report = dict[str, Any]
 
 def bench(spec: Spec, progress: Progress) -> dict[str, Any]:
     """Do a benchmark: {"report": see docs/bench.md, "notes": [text]}. spec: {"asked": {name: text}}
-    as `--data` gives it. Raises JobError; then, too, what is installed serves.
+    as `--data` gives it. Raises JobError; then, too, what is installed serves. After each point
+    the report is kept as it is by then.
     """
     asked = bench_plan.read(spec["asked"])
     if not isinstance(asked, Asked):
@@ -48,7 +50,10 @@ def bench(spec: Spec, progress: Progress) -> dict[str, Any]:
     report = about(asked, good, spec["asked"])
     with lending(service, good, progress) as lend:
         for variant, candidate in servers:
-            report["servers"].append(one_server(asked, variant, candidate, good, lend, progress))
+            server = entry(variant, candidate, good)
+            report["servers"].append(server)
+            one_server(asked, candidate, server, lend, lambda: progress.keep(report))
+    report["whole"] = True
     return {"report": report, "notes": [note for one in report["servers"] for note in one["notes"]]}
 
 
@@ -105,11 +110,14 @@ def candidates(asked: Asked, good: Spec, progress: Progress) -> list[tuple[Varia
 
 def about(asked: Asked, good: Spec, given: Spec) -> Report:
     """What the report says of the box, before anything is measured."""
-    driver, cards = loaded_module(), surroundings.cards_now()[0]
+    driver, uuid = loaded_module(), good.get("gpu_uuid")
+    cards = [card for card in surroundings.cards_now()[0] if uuid in (None, card.uuid)]
     return {
         "format": FORMAT,
         "mode": asked.mode,
+        "whole": False,
         "asked": given,
+        "unit": good_units.sum_of(good["text"]),
         "when": round(time.time(), 3),
         "model": good["model"],
         "card": Path(str(good.get("card_file", ""))).stem,
@@ -117,12 +125,24 @@ def about(asked: Asked, good: Spec, given: Spec) -> Report:
         "release": good["release_id"],
         "flags": good["flags"],
         "gpu": cards[0].name if cards else None,
-        "pci": next((card["id"] for card in cards_on_the_bus()), None),
+        "pci": pci_of(uuid),
         "driver": driver["version"] if driver else None,
         "step": step_of(good),
         "tools": bench_prompts.required(),
         "servers": [],
     }
+
+
+def pci_of(uuid: str | None) -> str | None:
+    """The PCI id of the card that serves; None where nothing on the bus says that it is this one.
+
+    uuid: None on a box with one card.
+    """
+    for card in probe.cards_on_the_bus():
+        told = probe.ROOT / "proc/driver/nvidia/gpus" / card["slot"] / "information"
+        if uuid is None or uuid in (probe.read_text(told) or ""):
+            return str(card["id"])
+    return None
 
 
 def step_of(good: Spec) -> dict[str, float] | None:
@@ -185,11 +205,9 @@ def give_back(service: Service, good: Spec, progress: Progress) -> None:
 # --- measuring -----------------------------------------------------------------------------------
 
 
-def one_server(
-    asked: Asked, variant: Variant, candidate: Spec, good: Spec, lend: Lend, progress: Progress
-) -> Report:
-    """Everything that is measured on one server. One that does not start is told, and left out."""
-    server: Report = {
+def entry(variant: Variant, candidate: Spec, good: Spec) -> Report:
+    """A server in the report, before anything is measured on it."""
+    return {
         "name": bench_plan.named(variant, good["flags"]),
         "drafts": bench_plan.drafts_of(candidate["flags"]),
         "prefix_caching": candidate["flags"].get(bench_plan.CACHE),
@@ -197,22 +215,31 @@ def one_server(
         "points": [],
         "notes": [],
     }
+
+
+def one_server(
+    asked: Asked, candidate: Spec, server: Report, lend: Lend, keep: Callable[[], None]
+) -> None:
+    """Everything that is measured on one server, added to its entry; keep is called after each
+    part of it. One that does not start is told, and left out."""
     try:
         lend.serve(candidate)
         server["kv_tokens"] = bench_plan.cache_tokens(prove.exposition(candidate["port"]))
         if asked.mode == "quality":
             name = server["name"]
-            server["quality"] = bench_quality.answers(asked, candidate, name, progress)
+            server["quality"] = bench_quality.answers(asked, candidate, name, lend.progress)
         else:
-            measure(asked, candidate, server, progress)
+            measure(asked, candidate, server, lend.progress, keep)
     except FAILURES as error:
         why = refusal_of(error)
         server["notes"].append(f"{server['name']}: not measured to the end: {why.found}")
         server["failed"] = vars(why)
-    return server
+    keep()
 
 
-def measure(asked: Asked, candidate: Spec, server: Report, progress: Progress) -> None:
+def measure(
+    asked: Asked, candidate: Spec, server: Report, progress: Progress, keep: Callable[[], None]
+) -> None:
     """The points of one server, added to its report one by one."""
     long = any(point.context for point in asked.points)
     characters = bench_prompts.characters_of_a_token(candidate) if long else 0.0
@@ -225,7 +252,12 @@ def measure(asked: Asked, candidate: Spec, server: Report, progress: Progress) -
             server["notes"].append(f"{server['name']}, {point.name}: left out, {why}")
             continue
         progress.step(f"{at + 1} of {len(asked.points)}, {server['name']}: {point.name}")
-        server["points"].append(one_point(asked, point, candidate, characters, progress))
+        measured = one_point(asked, point, candidate, characters, progress)
+        server["points"].append(measured)
+        others = bench_report.disturbed(measured)
+        if others is not None:
+            server["notes"].append(f"{server['name']}, {point.name}: {others}")
+        keep()
 
 
 def one_point(

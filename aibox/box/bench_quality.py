@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from aibox.box import bench_prompts, prove
-from aibox.box.job import Progress, Spec
+from aibox.box.job import JobError, Progress, Spec
 from aibox.decide.bench_plan import Asked
 
 HITS = re.compile(r"^vllm:prefix_cache_hits_total(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
@@ -30,7 +30,7 @@ def answers(asked: Asked, candidate: Spec, name: str, progress: Progress) -> dic
     for at, (run, one) in enumerate(every):
         progress.say(at, len(every), "answers")
         answer = prove.complete(question(asked, candidate, one, shared, questions["tools"]))
-        found.append({"prompt": one["id"], "run": run, "tools": one["tools"], **taken(answer)})
+        found.append({"prompt": one["id"], "run": run, "tools": one["tools"], **taken(answer, one)})
     after = prove.counters(candidate)
     counted = after.drafts - before.drafts, after.accepted_tokens - before.accepted_tokens
     return {
@@ -59,16 +59,24 @@ def question(
     return {**candidate, "probe": {"prompt": prompt, "max_tokens": asked.tokens, "body": body}}
 
 
-def taken(answer: dict[str, Any]) -> dict[str, Any]:
-    choice = answer["choices"][0]
-    calls = choice["message"].get("tool_calls") or []
-    functions = [call["function"] for call in calls]
-    return {
-        "text": prove.text_of(answer),
-        "calls": [{"name": one["name"], "arguments": one["arguments"]} for one in functions],
-        "finish": choice["finish_reason"],
-        "tokens": int(answer["usage"]["completion_tokens"]),
-    }
+def taken(answer: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of an answer. asked: the prompt. Raises JobError for what is no answer."""
+    try:
+        choice = answer["choices"][0]
+        calls = choice["message"].get("tool_calls") or []
+        functions = [call["function"] for call in calls]
+        return {
+            "text": prove.text_of(answer),
+            "calls": [{"name": one["name"], "arguments": one["arguments"]} for one in functions],
+            "finish": choice["finish_reason"],
+            "tokens": int(answer["usage"]["completion_tokens"]),
+        }
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise JobError(
+            f"the prompt {asked['id']} was answered with {str(answer)[:300]}",
+            "an answer as the chat API gives it",
+            "look at the server's journal on the box; then measure again",
+        ) from None
 
 
 def hits_of(candidate: Spec) -> int:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aibox.box import good_units, probe
+from aibox.box import good_units, lent, probe
 from aibox.box.job import write_whole
 from aibox.decide import monitoring, own_facts
 from aibox.decide.driver import DriverWanted, next_boot_reasons
@@ -51,6 +51,7 @@ def read(told: dict[str, Any]) -> OwnFacts:
         reboot_reasons=next_boot(told["driver"]),
         kernel_log=kernel_log(),
         when=time.time(),
+        lent=lent.is_at_work(),
     )
 
 

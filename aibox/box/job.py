@@ -1,7 +1,8 @@
 """Long work on the box, as transient systemd units that outlive the connection that started them.
 
 A job is a unit `aibox-<name>.service` and a folder `/run/aibox/jobs/<name>` with three files:
-spec.json (what is to be done), progress.json (how far it is) and result.json (how it ended).
+spec.json (what is to be done), progress.json (how far it is) and result.json (how it ended). Work
+whose parts have a worth of their own adds kept.json, what it has done by now.
 A secret is no part of the task: it lies beside it, for root alone, until the work has read it.
 The folder is gone after a reboot, and so is the job: whoever wants the work done starts it again,
 and the work itself knows what is already there.
@@ -26,6 +27,7 @@ from aibox.decide.refusal import Refusal
 FOLDER = Path("/run/aibox/jobs")
 SECRET = "secret"  # noqa: S105  a key of the task, no secret
 SECRET_FILE = "secret.json"  # noqa: S105  a name, no secret
+KEPT_FILE = "kept.json"
 HOW = ("restart", "retry")
 # Jobs with something to be done at their end, even after a kill: `aibox job ended NAME`.
 WITH_AN_END = ("bench",)
@@ -96,6 +98,11 @@ class Progress:
             aside.write_text(json.dumps(report))
             aside.replace(self.path)
 
+    def keep(self, done: Mapping[str, Any]) -> None:
+        """What is done by now, for `look`, should the work never come to its result."""
+        with contextlib.suppress(OSError):  # see say
+            write_whole(self.path.with_name(KEPT_FILE), json.dumps(done))
+
 
 def unit_of(name: str) -> str:
     return f"aibox-{name}.service"
@@ -156,7 +163,8 @@ def the_task(spec: Spec) -> Spec:
 
 
 def look(name: str) -> dict[str, Any]:
-    """Where a job stands: {"state": "running" | "ended" | "none", "progress": …, "result": …}."""
+    """Where a job stands: {"state": "running" | "ended" | "none", "progress": …, "result": …,
+    "kept": what it had done, where it has ended without a good result}."""
     folder = FOLDER / name
     active = is_active(name)
     result = read(folder / "result.json")
@@ -170,7 +178,9 @@ def look(name: str) -> dict[str, Any]:
             f"see `journalctl -u {unit_of(name)}` on the box, then run the deploy again",
         )
         result = {"ok": False, "refusal": asdict(refusal)}
-    return {"state": "ended" if result else "none", "progress": progress, "result": result}
+    kept = read(folder / KEPT_FILE) if result and not result["ok"] else None
+    state = "ended" if result else "none"
+    return {"state": state, "progress": progress, "result": result, "kept": kept}
 
 
 def read(path: Path) -> dict[str, Any] | None:

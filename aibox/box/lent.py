@@ -31,6 +31,16 @@ def is_lent() -> bool:
     return RECORD.exists()
 
 
+def is_at_work() -> bool:
+    """Whether a benchmark measures the server now, or holds it."""
+    return is_lent() or job.is_active(JOB)
+
+
+def is_known() -> bool:
+    """The same, or one has left a report that nobody has fetched yet."""
+    return is_at_work() or (job.FOLDER / JOB).exists()
+
+
 def over() -> None:
     RECORD.unlink(missing_ok=True)
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from aibox.box import contents, found, good_units, probe, surroundings
+from aibox.box import contents, found, good_units, lent, probe, surroundings
 from aibox.box.prove import exposition
 from aibox.box.service import Service
 from aibox.decide import acceptance, manifest, standing
@@ -113,6 +113,8 @@ def looked(deployed: Deployed) -> standing.Facts:
             for name, one in deployed.get("doors", {}).items()
         },
         gated=found["file"] is None or found["file"]["sha256"] == found["good"],
+        measured=lent.is_at_work(),
+        lent=lent.is_lent(),
     )
 
 
@@ -158,8 +160,8 @@ def unit_now() -> str | None:
 
 
 def history_of(passed: list[Passed], there: set[str]) -> dict[str, Any]:
-    """For a rollback. serves: whether the installed unit is the last good one, and answers; port:
-    its own."""
+    """For a rollback and a benchmark. serves: whether the installed unit is the last good one, and
+    answers; port: its own. benchmark: whether one is at work, or has left something behind."""
     spec = probe.record_in(probe.SERVER_STATE / "spec.json") or {}
     service, own = Service(str(spec.get("unit", ""))), own_unit()
     path = found.standing(service.name) if spec else None
@@ -180,6 +182,7 @@ def history_of(passed: list[Passed], there: set[str]) -> dict[str, Any]:
         "port": port or None,
         "kept": [asdict(one) for one in good_units.found_units(unit_now())],
         "serves": bool(pid and from_there and name == good and probe.health(port) == 200),
+        "benchmark": lent.is_known(),
     }
 
 

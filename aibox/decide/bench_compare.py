@@ -68,16 +68,15 @@ def differences(first: Report, second: Report) -> list[str]:
 def pace(first: Report, second: Report, names: tuple[str, str]) -> list[str]:
     others = {row.key: row for row in rows(second)}
     pairs = [(row, others[row.key]) for row in rows(first) if row.key in others]
-    titles = ["Measured", "Drafts", *(f"{name}, tokens/s" for name in names), "ratio", "verdict"]
+    titles = ["Measured", "Server", *(f"{name}, tokens/s" for name in names), "ratio", "verdict"]
     lines = [list(pace_line(*pair, names)) for pair in pairs]
     waits = [
-        [described(one), f"{one.drafts}", one.ttft.text(3), other.ttft.text(3)]
-        for one, other in pairs
+        [described(one), one.server, one.ttft.text(3), other.ttft.text(3)] for one, other in pairs
     ]
     return [
         *(table(titles, lines) if lines else ["Nothing was measured in both."]),
         *("", "## First token, s", ""),
-        *table(["Measured", "Drafts", *names], waits),
+        *table(["Measured", "Server", *names], waits),
         *("", "## How close to what the memory allows", ""),
         *(f"- {names[0]}, {line}" for line in limits(first)),
         *(f"- {names[1]}, {line}" for line in limits(second)),
@@ -88,7 +87,7 @@ def pace_line(one: Row, other: Row, names: tuple[str, str]) -> Iterator[str]:
     found = compared(one.speed, other.speed)
     words = {FASTER: f"{names[1]} is faster", SLOWER: f"{names[0]} is faster"}
     yield described(one)
-    yield f"{one.drafts}"
+    yield one.server
     yield one.speed.text()
     yield other.speed.text()
     yield found.text()

@@ -17,6 +17,7 @@ from aibox.decide.bench_report import (
     Report,
     Row,
     described,
+    is_whole,
     limits,
     named,
     qualities,
@@ -36,9 +37,11 @@ def page(report: Report) -> str:
         f"{report['commit'][:12] or 'unknown'}. Asked for: {asked_for(report['asked'])}.",
         "",
     ]
+    if not is_whole(report):
+        head += ["**It did not come to its end**: what is missing here was not measured.", ""]
     body = {"seed": seed, "cross": cross, "quality": quality}[report["mode"]](report)
     notes = [f"- {note}" for server in report["servers"] for note in server["notes"]]
-    left = ["", "## Left out", "", *notes] if notes else []
+    left = ["", "## Left out or disturbed", "", *notes] if notes else []
     return "\n".join([*head, *body, *left]) + "\n"
 
 
@@ -57,20 +60,40 @@ def table(titles: Sequence[str], lines: Sequence[Sequence[str]]) -> list[str]:
 def seed(report: Report) -> list[str]:
     """The table of the reference box, and how the drafts fared."""
     found = rows(report)
-    plain = {(row.kind, row.thinking): row for row in found if row.drafts == 0}
+    several = len({row.prefix_caching for row in found}) > 1
+    plain = {(row.kind, row.thinking, row.prefix_caching): row for row in found if not row.drafts}
     lines = []
     for row in (row for row in found if row.drafts):
-        base = plain.get((row.kind, row.thinking))
+        base = plain.get((row.kind, row.thinking, row.prefix_caching))
         ratio = compared(base.speed, row.speed).text() if base else "not measured"
         none = runs(base.speed) if base else "not measured"
-        lines.append([named(row), none, f"n={row.drafts}: {runs(row.speed)}", ratio])
+        label = prompt(row, several=several)
+        lines.append([label, none, f"n={row.drafts}: {runs(row.speed)}", ratio])
     lines += [
-        [named(row), runs(row.speed), "not measured", ""]
+        [prompt(row, several=several), runs(row.speed), "not measured", ""]
         for row in plain.values()
         if not any(other.drafts for other in found)
     ]
     shown = table(["Prompt", "no MTP, tokens/s", "MTP, tokens/s", "ratio"], lines)
-    return [*shown, "", *seed_reference(report), *accepted(found), *speeds(found), *bounds(report)]
+    beside = [*seed_reference(report), *failures(found)]
+    return [*shown, "", *beside, *accepted(found), *speeds(found), *bounds(report)]
+
+
+def failures(found: Sequence[Row]) -> list[str]:
+    """Requests without an answer; in no figure."""
+    lines = [
+        f"- {row.failed} requests failed: {row.server}, {described(row)}"
+        for row in found
+        if row.failed
+    ]
+    return [*lines, ""] if lines else []
+
+
+def prompt(row: Row, *, several: bool) -> str:
+    """several: whether servers with and without a prefix cache were measured."""
+    words = {True: "on", False: "off", None: "not set"}
+    cache = f", prefix caching {words[row.prefix_caching]}" if several else ""
+    return f"{named(row)}{cache}"
 
 
 def seed_reference(report: Report) -> list[str]:
@@ -151,12 +174,7 @@ def cross(report: Report) -> list[str]:
         line += [row.server, row.speed.text(), row.decode.text()]
         lines.append([*line, f"{known:g} {which} (one run, no MTP)" if known else ""])
     shown = table([*titles, "reference box"], lines)
-    failures = [
-        f"{row.failed} requests failed: {row.server}, {described(row)}"
-        for row in found
-        if row.failed
-    ]
-    return [*shown, "", *failures, *speeds(found), *accepted(found), *bounds(report)]
+    return [*shown, "", *failures(found), *speeds(found), *accepted(found), *bounds(report)]
 
 
 def bounds(report: Report) -> list[str]:

@@ -135,6 +135,23 @@ def read(data: Mapping[str, object]) -> Asked | list[Refusal]:
     return faults or Asked(mode=mode, **values)
 
 
+def unfit(history: Mapping[str, Any]) -> list[Refusal]:
+    """Why a box can't be measured. history: what `aibox status --history --json` answers.
+
+    While a server is lent, the installed one does not serve: then the box itself judges, which
+    follows the benchmark at work, gives its report, or takes back first what it has left.
+    """
+    if history.get("serves") or history.get("benchmark"):
+        return []
+    return [
+        Refusal(
+            "nothing that has passed its gate serves on this box",
+            "a server that was deployed and serves",
+            "run the deploy: pyinfra inventory deploy.py",
+        )
+    ]
+
+
 def text_of(value: object) -> str:
     """pyinfra reads `true` and `on` as truth values, and hands numbers over as they are."""
     if isinstance(value, bool):

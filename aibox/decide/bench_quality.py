@@ -129,7 +129,7 @@ def together(one: str, other: str) -> float:
     return sum(1 for _ in same) / longest if longest else 1.0
 
 
-SAME = "no more differs between these two than from run to run of the first"
+SAME = "no verdict: the spread covers the difference"
 OTHER = "these two differ more than the first does from run to run"
 UNTESTED = "one run of the first: what it differs from itself is not known"
 

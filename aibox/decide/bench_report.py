@@ -32,7 +32,8 @@ class Row:
 
     speed: tokens/s of all streams together, time to first token included. decode: of one stream,
     after its first token. ttft: seconds. prefill: prompt tokens/s of one stream. tpot: ms for each
-    token after the first, the mean of a run. length: tokens of the prompts.
+    token after the first, the mean of a run. length: tokens of the prompts. prefix_caching: as the
+    server's flags say, None where they don't.
     """
 
     server: str
@@ -41,6 +42,7 @@ class Row:
     concurrency: int
     context: int
     thinking: bool
+    prefix_caching: bool | None
     speed: Figure
     decode: Figure
     ttft: Figure
@@ -53,7 +55,42 @@ class Row:
     @property
     def key(self) -> tuple[Any, ...]:
         """The same in two reports: what was measured, on which kind of server."""
-        return self.drafts, self.kind, self.concurrency, self.context, self.thinking
+        server = self.drafts, self.prefix_caching
+        return *server, self.kind, self.concurrency, self.context, self.thinking
+
+
+def left_by(look: Mapping[str, Any], asked: Mapping[str, str], unit: str | None) -> Report | None:
+    """The report that a job on the box has left, whole or as far as it came.
+
+    look: what `aibox job look bench` answers. asked: what is asked for now. unit: the sum of the
+    installed unit. None where it was asked something else, of another unit, or is at work still.
+    A report of an older aibox names no unit.
+    """
+    result = look["result"] or {}
+    report: Report | None = result.get("report") if result.get("ok") else look.get("kept")
+    if report is None or report["asked"] != asked or report.get("unit", unit) != unit:
+        return None
+    return report
+
+
+def disturbed(point: Report) -> str | None:
+    """Whether the server wrote for others while a point was measured, in words; the doors stay open
+    meanwhile. None where it wrote what was measured, and nothing else."""
+    written = point["counted"]["generation_tokens"]
+    ours = sum(one["tokens"] for batch in point["batches"] for one in batch["requests"])
+    if written == ours:
+        return None
+    failed = sum(batch["failed"] for batch in point["batches"])
+    why = f"{failed} requests failed, or somebody else asked" if failed else "somebody else asked"
+    return (
+        f"the server wrote {written:,} tokens, of them {ours:,} of the measured answers: {why}, so "
+        "these figures are not of the benchmark alone"
+    )
+
+
+def is_whole(report: Report) -> bool:
+    """Whether its benchmark came to its end."""
+    return bool(report.get("whole", True))
 
 
 def rows(report: Report) -> list[Row]:
@@ -85,6 +122,7 @@ def row_of(server: Report, point: Report) -> Row:
         concurrency=point["concurrency"],
         context=point["context"],
         thinking=point["thinking"],
+        prefix_caching=server["prefix_caching"],
         speed=Figure(tuple(speeds)),
         decode=Figure(tuple(1 / pace for pace in paces)),
         ttft=Figure(tuple(waits)),

@@ -20,7 +20,8 @@ class OwnFacts:
     made. passed, failed: when a unit last passed its gate, and last did not, seconds since the
     epoch; None for never. gated: whether what is installed is what passed last. reboot_reasons:
     why the next reboot would lose the card; None where that can't be judged. kernel_log: its lines
-    since the boot. when: now, seconds since the epoch."""
+    since the boot. when: now, seconds since the epoch. lent: whether a benchmark is at work on the
+    server, as it is or with other flags for a while."""
 
     built: Mapping[str, str]
     speculative: bool
@@ -30,6 +31,7 @@ class OwnFacts:
     reboot_reasons: tuple[str, ...] | None
     kernel_log: tuple[str, ...]
     when: float
+    lent: bool = False
 
 
 def xids(kernel_log: Iterable[str]) -> Counter[str]:
@@ -52,6 +54,7 @@ def families(facts: OwnFacts) -> list[Family]:
         one("aibox_gate_passed_timestamp_seconds", "When a unit last passed.", facts.passed),
         one("aibox_gate_failed_timestamp_seconds", "When a unit last did not.", facts.failed),
         one("aibox_gated", "Whether what is installed has passed.", float(facts.gated)),
+        one("aibox_server_lent", "Whether a benchmark has the server.", float(facts.lent)),
         one("aibox_next_reboot_keeps_card", "Whether the next reboot keeps the card.", survives),
         Family(
             "aibox_xid_errors_total",

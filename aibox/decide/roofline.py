@@ -15,14 +15,15 @@ BANDWIDTH = {
     "10de:2bb5": 1597e9,  # Server Edition
 }
 EXPERT = re.compile(r"\.experts?\.")
+OUTPUT = re.compile(r"(^|\.)(lm_head|shared_head\.head)\.")  # makes a token of the last layer
 # Not read for each token: the image tower, and the table of which a step takes a few rows.
 NOT_READ = re.compile(r"(^|\.)(visual|vision_tower|vision_model)\.|embed_tokens\.")
 
 
 @dataclass(frozen=True)
 class Step:
-    """Bytes of weights that one step reads: by the model, by each run of its head, and by all
-    experts together, of which a token takes `share` (1 without experts)."""
+    """Bytes of weights that one step reads: by the model, by each run of its head (the output
+    layer included), and by all experts together, of which a token takes `share` (1 without)."""
 
     model: float
     head: float = 0.0
@@ -38,15 +39,18 @@ class Step:
 def step_of(sizes: Mapping[str, int], config: Mapping[str, Any], head: str | None) -> Step:
     """sizes: bytes by the tensor's name. config: config.json. head: how its tensors begin.
 
-    The KV cache is left out: at short contexts it is below a percent of the weights.
+    The KV cache is left out: at short contexts it is below a percent of the weights. A head without
+    an output layer of its own makes its tokens by the model's.
     """
     read = {name: size for name, size in sizes.items() if not NOT_READ.search(name)}
     of_head = {name for name in read if head and name.startswith(head)}
     of_experts = {name for name in read.keys() - of_head if EXPERT.search(name)}
     rest = read.keys() - of_head - of_experts
+    own = any(OUTPUT.search(name) for name in of_head)
+    shared = {name for name in rest if OUTPUT.search(name)} if of_head and not own else set()
     return Step(
         model=sum(read[name] for name in rest),
-        head=sum(read[name] for name in of_head),
+        head=sum(read[name] for name in of_head | shared),
         experts=sum(read[name] for name in of_experts),
         share=expert_share(config),
     )

@@ -39,7 +39,8 @@ class Facts:
     doors: what each answers when it is asked whether it is ready, None for nothing.
     card_bytes, used_bytes, own_bytes: of the card's memory. proof, proven: the last one, and when
     it was made. failed: the last try that did not pass, from failed.json. gated: whether what runs
-    is what passed last.
+    is what passed last. measured: whether a benchmark is at work. lent: whether it has the server,
+    with other flags for a while.
     """
 
     deployed: Mapping[str, Any]
@@ -57,6 +58,8 @@ class Facts:
     proven: float | None = None
     failed: Mapping[str, Any] | None = None
     gated: bool = True
+    measured: bool = False
+    lent: bool = False
     doors: Mapping[str, int | None] = field(default_factory=dict)
 
     @property
@@ -75,6 +78,7 @@ def rows(facts: Facts) -> Rows:
     return [
         ("serves", f"{model} on {address}" if facts.serves else f"nothing on {address}"),
         ("since", status if facts.since is None else moment(facts.since)),
+        *benchmark_of(facts),
         *doors_of(facts),
         ("model", f"{weights['repository']} at {commit[:12]}"),
         ("release", release),
@@ -82,7 +86,7 @@ def rows(facts: Facts) -> Rows:
         ("MTP", mtp_of(facts)),
         ("speed", speed_of(facts)),
         ("memory", memory_of(facts)),
-        ("gate", gate_of(gate, gated=facts.gated)),
+        ("gate", gate_of(gate, gated=facts.gated, lent=facts.lent)),
         ("proof", proof_of(facts)),
         *failed_of(facts),
     ]
@@ -115,10 +119,19 @@ def as_json(facts: Facts) -> dict[str, Any]:
         "weights": facts.gate.commit if facts.gate else facts.deployed["weights"]["commit"],
         "gate": asdict(facts.gate) if facts.gate else None,
         "gated": facts.gated,
+        "measured": facts.measured,
+        "lent": facts.lent,
         "failed": facts.failed,
         "proof": facts.proof,
         "proven": facts.proven,
     }
+
+
+def benchmark_of(facts: Facts) -> Rows:
+    if facts.lent:
+        words = "to a benchmark: other flags for a while; then what is installed serves again"
+        return [("lent", words)]
+    return [("measured", "a benchmark is at work on it")] if facts.measured else []
 
 
 def doors_of(facts: Facts) -> Rows:
@@ -154,6 +167,9 @@ def speculative(facts: Facts) -> bool:
 
 
 def mtp_of(facts: Facts) -> str:
+    if facts.lent:
+        drafted = in_words(facts.counters) if facts.counters else "the server does not tell"
+        return f"as the benchmark has it now: {drafted}"
     if not speculative(facts):
         return "off"
     if facts.counters is None:
@@ -183,9 +199,11 @@ def failed_of(facts: Facts) -> Rows:
     return [("failed", f"a try of {moment(facts.failed['when'])}: {cause['found']}")]
 
 
-def gate_of(gate: Passed | None, *, gated: bool = True) -> str:
+def gate_of(gate: Passed | None, *, gated: bool = True, lent: bool = False) -> str:
     if gate is None:
         return "nothing has passed it yet"
+    if lent:
+        return f"what is lent is in no history; the last that passed: {moment(gate.when)}"
     if not gated:
         return f"what runs now has not passed it; the last that did: {moment(gate.when)}"
     took = "" if gate.seconds_start is None else f"; the start took {gate.seconds_start:.0f} s"

@@ -48,6 +48,7 @@ def server(drafts: int, *points: Report, **more: Any) -> Report:
 def report(mode: str, *servers: Report, **more: Any) -> Report:
     return {
         **{"format": 1, "mode": mode, "asked": {"mode": mode}, "when": 1_790_000_000.0},
+        **{"whole": True, "unit": "b" * 64},
         **{"box": "ai-box", "model": "qwen3.8-27b", "card": "qwen3.8-27b", "commit": "a" * 40},
         **{"release": "0.31.0-cae5c1e2", "flags": {"max-num-seqs": 480}, "driver": "580.178.04"},
         **{"gpu": "NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "pci": "10de:2bb1"},

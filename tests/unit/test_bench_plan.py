@@ -210,3 +210,22 @@ def test_the_cache_is_what_the_server_says() -> None:
 def test_each_run_of_several_streams_has_a_total_of_its_own() -> None:
     assert bench_plan.batches(1, 3) == [3]
     assert bench_plan.batches(4, 2) == [4, 4]
+
+
+# --- the box -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("history", "fit"),
+    [
+        ({"serves": True, "benchmark": False}, True),
+        ({"serves": False, "benchmark": True}, True),  # lent: the same command follows or fetches
+        ({"serves": False, "benchmark": False}, False),
+        ({"serves": False}, False),  # of an older aibox
+        ({}, False),
+    ],
+)
+def test_a_lost_connection_does_not_keep_a_person_from_his_report(
+    history: dict[str, Any], fit: bool
+) -> None:
+    assert (bench_plan.unfit(history) == []) is fit

@@ -74,6 +74,7 @@ MANY = [f"text {number}" for number in range(18)]
     [
         (server(*MANY), server(*MANY), SAME),
         (server(*MANY), server(*MANY[:16], "x", "y"), SAME),  # within the spread of 18 prompts
+        (server(*MANY), server(*MANY[:12], *"uvwxyz"), SAME),  # a third: still no verdict, no claim
         (server(*MANY), server(*["other"] * 18), OTHER),
         (server(*MANY, again=18), server(*["other"] * 18), SAME),  # it does not agree with itself
         (server(*MANY)[:18], server(*MANY), UNTESTED),
@@ -83,6 +84,10 @@ def test_two_servers_are_held_against_how_one_agrees_with_itself(
     first: list[Any], second: list[Any], verdict: str
 ) -> None:
     assert bench_quality.verdict(first, second) == verdict
+
+
+def test_a_spread_that_covers_a_difference_is_no_claim_that_there_is_none() -> None:
+    assert SAME.startswith("no verdict")
 
 
 def test_the_last_run_counts_whose_prefixes_are_in_the_cache() -> None:

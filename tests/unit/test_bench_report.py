@@ -40,6 +40,42 @@ def test_speed_pace_and_prefill_of_one_stream() -> None:
     assert row.prefill.mean == pytest.approx(600)
 
 
+def of_cache(caching: bool | None, drafts: int, speed: float) -> dict[str, Any]:
+    name = f"{drafts} drafts, prefix caching {'on' if caching else 'off'}"
+    made = server(drafts, point([speed, speed]), name=name)
+    return {**made, "prefix_caching": caching}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (of_cache(True, 2, 60.0), of_cache(True, 2, 66.0), True),
+        (of_cache(True, 2, 60.0), of_cache(False, 2, 60.0), False),
+        (of_cache(False, 2, 60.0), of_cache(None, 2, 60.0), False),
+        (of_cache(True, 2, 60.0), of_cache(True, 3, 60.0), False),
+    ],
+)
+def test_servers_with_and_without_the_cache_are_two(
+    one: dict[str, Any], other: dict[str, Any], alike: bool
+) -> None:
+    first, second = bench_report.rows(report("seed", one, other))
+    assert (first.key == second.key) is alike
+
+
+def test_each_cache_is_held_against_its_own_kind() -> None:
+    crossed = [of_cache(c, d, v) for c, d, v in ((True, 2, 60.0), (False, 2, 30.0))]
+    crossed += [of_cache(c, 0, v) for c, v in ((True, 30.0), (False, 10.0))]
+    made = report("seed", *crossed)
+    page = bench_page.page(made)
+    assert "| code, prefix caching on | 30.0 / 30.0 | n=2: 60.0 / 60.0 | 2.00 ± 0.00 |" in page
+    assert "| code, prefix caching off | 10.0 / 10.0 | n=2: 30.0 / 30.0 | 3.00 ± 0.00 |" in page
+    compared = bench_compare.page(made, made)
+    assert isinstance(compared, str)
+    assert (
+        "| code, 1 stream | 2 drafts, prefix caching off | 30.0 (30.0 to 30.0) | 30.0" in compared
+    )
+
+
 def test_several_streams_count_together_once_a_run() -> None:
     made = report("cross", server(0, point([105.0, 103.0], concurrency=4, context=1024)))
     row = bench_report.rows(made)[0]
@@ -62,6 +98,26 @@ def test_what_failed_or_was_left_out_is_told() -> None:
     page = bench_page.page(report("cross", first, server(3)))
     assert "2 requests failed: no drafts, code, 1 stream" in page
     assert "- no drafts, 64 streams: left out, too much" in page
+    page = bench_page.page(report("seed", first))
+    assert "- 2 requests failed: no drafts, code, 1 stream" in page
+
+
+@pytest.mark.parametrize(
+    ("written", "failed", "words"),
+    [
+        (3000, 0, None),
+        (3010, 0, "3,010 tokens, of them 3,000 of the measured answers: somebody else asked"),
+        (3010, 2, "2 requests failed, or somebody else asked"),
+        (3000, 2, None),
+    ],
+)
+def test_a_clients_tokens_among_the_measured_are_told(
+    written: int, failed: int, words: str | None
+) -> None:
+    made = point([20.0, 21.0], failed=failed)
+    made["counted"]["generation_tokens"] = written
+    found = bench_report.disturbed(made)
+    assert found is None if words is None else words in str(found)
 
 
 def test_the_roofline_is_one_line_a_server() -> None:
@@ -77,11 +133,48 @@ def made_quality(*texts: str, **more: Any) -> dict[str, Any]:
 
 def test_quality_says_what_differs_and_what_that_means() -> None:
     page = bench_page.page(made_quality(*["same"] * 18))
-    assert "| 2 drafts | 18 of 18 (82 to 100 %) | 100.0 % | no more differs" in page
+    assert "| 2 drafts | 18 of 18 (82 to 100 %) | 100.0 % | no verdict: the spread" in page
     assert "the prefix cache was never hit, so it was not tested" in page
     assert "promises no equal bits" in page
     worse = bench_page.page(made_quality(*["other"] * 18))
     assert "| 2 drafts | 0 of 18 (0 to 18 %) | 0.0 % | these two differ more" in worse
+
+
+# --- what a job has left -------------------------------------------------------------------------
+
+ASKED = {"mode": "seed"}
+WHOLE = {"result": {"ok": True, "report": his()}, "kept": None}
+BROKEN = {"result": {"ok": False}, "kept": {**his(), "whole": False}}
+OLDER = {name: value for name, value in his().items() if name not in ("unit", "whole")}
+OF_OLDER_AIBOX = {"result": {"ok": True, "report": OLDER}}
+
+
+@pytest.mark.parametrize(
+    ("look", "asked", "unit", "is_taken"),
+    [
+        (WHOLE, ASKED, "b" * 64, True),
+        (BROKEN, ASKED, "b" * 64, True),
+        (OF_OLDER_AIBOX, ASKED, "b" * 64, True),
+        (WHOLE, {"mode": "cross"}, "b" * 64, False),
+        (WHOLE, ASKED, "c" * 64, False),  # a flag was deployed since
+        (WHOLE, ASKED, None, False),
+        (BROKEN, ASKED, "c" * 64, False),
+        ({"result": None}, ASKED, "b" * 64, False),  # at work, or never begun
+        ({"result": {"ok": False}, "kept": None}, ASKED, "b" * 64, False),
+    ],
+)
+def test_a_report_is_taken_where_it_answers_what_is_asked_now(
+    look: dict[str, Any], asked: dict[str, str], unit: str | None, is_taken: bool
+) -> None:
+    assert (bench_report.left_by(look, asked, unit) is not None) is is_taken
+
+
+def test_a_benchmark_that_was_broken_off_is_called_that() -> None:
+    broken = {**his(), "whole": False}
+    assert "did not come to its end" in bench_page.page(broken)
+    assert "did not come to its end" not in bench_page.page(his())
+    begun = report("quality", server(2), whole=False)
+    assert "did not come to its end" in bench_page.page(begun)
 
 
 # --- charts --------------------------------------------------------------------------------------
@@ -133,7 +226,10 @@ def measured(card: str, *speeds: float) -> dict[str, Any]:
 def test_two_cards_side_by_side() -> None:
     page = bench_compare.page(measured("big", 66.8, 67.0), measured("flash", 102.0, 102.4))
     assert isinstance(page, str)
-    assert "| code, 1 stream | 2 | 66.9 (66.8 to 67.0) | 102.2 (102.0 to 102.4) | 1.53 ±" in page
+    assert (
+        "| code, 1 stream | 2 drafts | 66.9 (66.8 to 67.0) | 102.2 (102.0 to 102.4) | 1.53 ±"
+        in page
+    )
     assert "flash is faster" in page
     assert page.count("% of that") == 2  # a line of roofline each
     assert "- model: big and flash" in page
@@ -175,11 +271,14 @@ def test_what_is_no_report_is_refused(text: str) -> None:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(compare, "REPORTS", tmp_path)
     for name, made in (
-        ("seed-big-ai-box-20260101-000000", measured("big", 1.0, 1.1)),
-        ("seed-big-ai-box-20260102-000000", measured("big", 66.0, 66.1)),
+        ("seed-big-ai-box-20260101-000000", {**measured("big", 1.0, 1.1), "when": 1.0}),
+        ("seed-big-ai-box-20260102-000000", {**measured("big", 66.0, 66.1), "when": 2.0}),
+        ("seed-big-ai-box-20260103-000000", {**measured("big", 7.0), "when": 3.0, "whole": False}),
+        ("seed-big-fp8-ai-box-20260104-000000", {**measured("big-fp8", 9.0), "when": 4.0}),
         ("seed-flash-ai-box-20251231-000000", measured("flash", 102.0, 102.1)),
     ):
         (tmp_path / f"{name}.json").write_text(json.dumps(made))
+    (tmp_path / "seed-big-ai-box-20260105-000000.json").write_text("cut o")
     return tmp_path
 
 
@@ -188,8 +287,19 @@ def test_a_card_means_its_newest_report(folder: Path, capsys: pytest.CaptureFixt
     told = capsys.readouterr().out
     assert "66.0 (66.0 to 66.1)" in told
     assert "1.0 (1.0 to 1.1)" not in told
-    assert compare.main([str(path) for path in sorted(folder.glob("seed-big*"))]) == 0
+    assert (
+        compare.main([str(path) for path in sorted(folder.glob("seed-big-ai-box-*-*.json"))[:2]])
+        == 0
+    )
     assert "1.1 (1.0 to 1.1)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [[], ["big"], ["--mode", "sprint", "big", "flash"]])
+def test_wrong_usage_ends_with_1(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        compare.main(words)
+    assert ended.value.code == 1
+    assert "usage" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["big", "absent"], ["big", "/nowhere/a.json"]])

@@ -18,8 +18,24 @@ SIZES = {
 
 def test_a_step_reads_neither_images_nor_the_table_of_tokens() -> None:
     found = step_of(SIZES, {}, "mtp.")
-    assert found == Step(model=52_500_000_000, head=800_000_000)
-    assert (found.bytes(0), found.bytes(2)) == (52.5e9, 54.1e9)
+    assert found == Step(model=52_500_000_000, head=3_300_000_000)
+    assert (found.bytes(0), found.bytes(2)) == (52.5e9, 59.1e9)
+
+
+@pytest.mark.parametrize(
+    ("more", "head"),
+    [
+        ({}, 3_300_000_000),  # the model's output layer makes the drafts too
+        ({"mtp.lm_head.weight": 2_000_000_000}, 2_800_000_000),
+        ({"mtp.layers.0.shared_head.head.weight": 2_000_000_000}, 2_800_000_000),
+    ],
+)
+def test_each_draft_reads_an_output_layer(more: dict[str, int], head: int) -> None:
+    assert step_of({**SIZES, **more}, {}, "mtp.").head == head
+
+
+def test_without_a_head_nothing_is_drafted() -> None:
+    assert step_of(SIZES, {}, None).head == 0
 
 
 def test_of_experts_only_those_that_a_token_takes() -> None:

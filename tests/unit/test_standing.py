@@ -68,6 +68,21 @@ def test_what_passed_last_counts_for_mtp_and_model() -> None:
     assert rows["serves"].startswith("other on ")
 
 
+def test_a_server_that_a_benchmark_has() -> None:
+    lent = replace(SERVING, lent=True, measured=True, counters=Counters())
+    rows = dict(standing.rows(lent))
+    assert rows["lent"].startswith("to a benchmark: other flags for a while")
+    assert rows["MTP"] == "as the benchmark has it now: no traffic"
+    assert rows["gate"].startswith(
+        "what is lent is in no history; the last that passed: 1970-01-02"
+    )
+    assert "measured" not in rows
+    rows = dict(standing.rows(replace(SERVING, measured=True)))
+    assert rows["measured"] == "a benchmark is at work on it"
+    assert rows["gate"].startswith("passed 1970-01-02")
+    assert standing.as_json(lent)["lent"] is True
+
+
 def test_for_a_program() -> None:
     found = json.loads(json.dumps(standing.as_json(SERVING)))
     assert found["serves"] is True
