@@ -41,7 +41,8 @@ test-unit: env
 	@$(BIN)/python -m pytest tests/unit
 
 test: lint
-	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m "not long" tests/unit tests/stream tests/rehearsal
+	@$(BIN)/python -m pytest $(SIDE_BY_SIDE) --durations=60 --durations-min=5 -m "not long" \
+	  tests/unit tests/stream tests/rehearsal
 
 test-long: env
 	@$(BIN)/python -m pytest -m long
