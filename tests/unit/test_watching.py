@@ -127,31 +127,34 @@ def targets(*boxes: Seen) -> dict[str, list[tuple[str, str]]]:
 
 def test_a_monitor_elsewhere_reads_the_server_through_the_filter() -> None:
     found = targets(Seen("a", "192.168.1.20", PORTS))
-    assert found["vllm"] == [("192.168.1.20:4000", "/metrics/vllm")]
-    assert found["gateway"] == [("192.168.1.20:4001", "/metrics/")]
-    assert set(found) == {"vllm", "stream", "gateway", "node", "gpu"}
+    assert found["aibox-vllm"] == [("192.168.1.20:4000", "/metrics/vllm")]
+    assert found["aibox-gateway"] == [("192.168.1.20:4001", "/metrics/")]
+    # a person's own Prometheus has a job `node` already, and takes no name twice
+    assert set(found) == {f"aibox-{one}" for one in ("vllm", "stream", "gateway", "node", "gpu")}
 
 
 def test_a_box_that_watches_itself_reads_the_server() -> None:
-    assert targets(Seen("a", HERE, PORTS))["vllm"] == [("127.0.0.1:8000", "/metrics")]
+    assert targets(Seen("a", HERE, PORTS))["aibox-vllm"] == [("127.0.0.1:8000", "/metrics")]
 
 
 def test_ipv6_stands_in_brackets() -> None:
-    assert targets(Seen("a", "2001:db8::7", PORTS))["node"] == [("[2001:db8::7]:9100", "/metrics")]
+    assert targets(Seen("a", "2001:db8::7", PORTS))["aibox-node"] == [
+        ("[2001:db8::7]:9100", "/metrics")
+    ]
 
 
 def test_without_the_filter_the_server_is_not_seen_from_elsewhere() -> None:
     seen = Seen("a", "192.168.1.20", {"server": 8000, "node": 9100})
-    assert set(targets(seen)) == {"node"}
+    assert set(targets(seen)) == {"aibox-node"}
     assert "without the stream filter" in (scraping.blind(seen) or "")
     assert scraping.blind(Seen("a", HERE, {"server": 8000})) is None
 
 
 def test_figures_that_name_their_box_keep_the_name() -> None:
     jobs = {one["job_name"]: one for one in scraping.jobs([Seen("a", HERE, PORTS)])}
-    assert jobs["node"]["honor_labels"] is True
-    assert "honor_labels" not in jobs["vllm"]
-    [labels] = [one["labels"] for one in jobs["node"]["static_configs"]]
+    assert jobs["aibox-node"]["honor_labels"] is True
+    assert "honor_labels" not in jobs["aibox-vllm"]
+    [labels] = [one["labels"] for one in jobs["aibox-node"]["static_configs"]]
     assert labels["box"] == "a"
 
 
@@ -178,7 +181,7 @@ def test_the_files_for_a_prometheus_of_ones_own(tmp_path: Path) -> None:
     assert names == {"scrape.yml", "alerts.yml", "dashboard.json"}
     jobs = yaml.safe_load((folder / "scrape.yml").read_text())["scrape_configs"]
     addresses = {one["job_name"]: one["static_configs"][0]["targets"] for one in jobs}
-    assert addresses["gpu"] == ["192.168.1.20:9835"]
+    assert addresses["aibox-gpu"] == ["192.168.1.20:9835"]
     assert all(len(one["static_configs"]) == 1 for one in jobs)  # the monitor is no box
 
 
