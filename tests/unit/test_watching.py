@@ -87,9 +87,35 @@ def test_the_plan_names_exporters_and_who_may_read() -> None:
         "the node exporter is left out: port 9100 belongs to nginx (pid 9, unit nginx.service) "
         "(node_exporter_port takes another, monitoring = False says no)",
         "the GPU exporter (nvitop) on port 9835",
+        monitoring.WITHOUT_NODE_EXPORTER,
         "metrics are for 10.0.0.0/8",
     ]
+    assert monitoring.plan_rows(asked, Standing(True, ON, ON, ())) == [
+        "the node exporter on port 9100",
+        "the GPU exporter (nvitop) on port 9835",
+        "metrics are for this box only",
+    ]
     assert monitoring.plan_rows(asked, monitoring.OFF) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "said", "monitors", "is_refused"),
+    [
+        ("@local", None, [KNOWN], True),
+        ("@local", None, [ITSELF, KNOWN], True),
+        ("@local", None, [Monitor("@local", "@local", itself=True)], False),
+        ("@local", None, [], False),
+        ("@local", "192.168.1.20", [KNOWN], False),
+        ("ai-box", None, [KNOWN], False),
+    ],
+)
+def test_a_box_that_only_pyinfra_can_name_is_refused_to_a_monitor(
+    address: str, said: str | None, monitors: list[Monitor], is_refused: bool
+) -> None:
+    refusal = monitoring.unknown_box(address, said, monitors)
+    assert (refusal is not None) == is_refused
+    if refusal:
+        assert "scrape_address" in refusal.remedy
 
 
 @pytest.mark.parametrize("name", ["ai box", "-box", "ai-box.", "http://ai-box", ""])
@@ -183,6 +209,33 @@ def test_the_files_for_a_prometheus_of_ones_own(tmp_path: Path) -> None:
     addresses = {one["job_name"]: one["static_configs"][0]["targets"] for one in jobs}
     assert addresses["aibox-gpu"] == ["192.168.1.20:9835"]
     assert all(len(one["static_configs"]) == 1 for one in jobs)  # the monitor is no box
+
+
+def test_a_box_that_is_not_watched_is_asked_nothing(tmp_path: Path) -> None:
+    """Else its server were down for ever."""
+    boxes = "[('ai-box', {'monitoring': True}), ('other', {'monitoring': False})]"
+    done = files(tmp_path, f"site = {boxes}\n")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "written/scrape.yml").read_text()
+    assert "box: ai-box" in text
+    assert "other" not in text
+
+
+@pytest.mark.parametrize(
+    ("inventory", "words"),
+    [
+        ("site = ['@local']\n", "@local has no address"),
+        ("site = [('ai-box', {'monitoring': False})]\n", "all of them with monitoring = False"),
+    ],
+)
+def test_files_that_would_watch_nothing_are_refused(
+    tmp_path: Path, inventory: str, words: str
+) -> None:
+    done = files(tmp_path, inventory)
+    assert done.returncode == 1, done.stdout
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "written").exists()
 
 
 def test_files_for_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
