@@ -98,6 +98,12 @@ def judged(settings: Settings) -> Monitor:
     return Monitor(settings, *(theirs(one) for one in programs))
 
 
+def pages(settings: Settings) -> list[int]:
+    """Ports of Grafana's pages, where it is ours here."""
+    ours = watching.is_monitor(host) and settings.grafana and judged(settings).grafana is None
+    return [settings.grafana_port] if ours else []
+
+
 def screen_rows(settings: Settings) -> list[str]:
     """How a person reaches what was set up on this host; nothing where it is no monitor."""
     if not watching.is_monitor(host):
