@@ -278,6 +278,8 @@ def test_a_prometheus_of_ones_own_is_left_alone(found: Found, words: str | None)
         (Found(None, None, None), None),
         (Found(None, OURS, ()), None),
         (Found(None, None, ()), "it was installed before"),  # its first password is known
+        (Found(None, None, (), brought=True), None),  # ours, turned off and on again
+        (Found(CONTAINER, None, (), brought=True), "grafana_port takes another port"),
         (Found(CONTAINER, None, None), "grafana_port takes another port"),
     ],
 )
@@ -285,6 +287,25 @@ def test_a_grafana_of_ones_own_is_left_alone(found: Found, words: str | None) ->
     said = watcher.is_theirs(watcher.grafana(3000), found)
     assert (said is None) == (words is None), said
     assert (words or "") in (said or "")
+
+
+def test_grafana_turned_off_keeps_the_password_that_it_knows() -> None:
+    assert watcher.PASSWORD not in watcher.GRAFANA_FILES_OF_NOW
+    assert {*watcher.FILES} >= {watcher.PASSWORD, *watcher.GRAFANA_FILES_OF_NOW}  # a teardown's
+
+
+@pytest.mark.parametrize(
+    ("address", "name", "words"),
+    [
+        ("0.0.0.0", "watcher", "Grafana on port 3000, user admin"),
+        ("127.0.0.1", "watcher", "ssh -fNL 3000:localhost:3000 watcher"),
+        ("127.0.0.1", "@local", "http://localhost:3000 of the monitor alone; user admin"),
+    ],
+)
+def test_the_last_screen_says_how_to_reach_grafana(address: str, name: str, words: str) -> None:
+    said = watcher.reached(address, 3000, name)
+    assert words in said
+    assert said.endswith(f"sudo cat {watcher.PASSWORD}")
 
 
 def test_provisioned_files_are_yaml_and_name_our_places() -> None:
