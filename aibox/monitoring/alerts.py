@@ -245,7 +245,7 @@ ALERTS = (
         f"{of_ours('aibox_drift_check_timestamp_seconds')}",
         "2d",
         "warning",
-        "{{ $labels.box }}: no check for drift since its last deploy, for two days",
+        "{{ $labels.box }}: for two days now, no check for drift was ever made",
         "On control: python -m tasks.drift --install-timer.",
     ),
     Alert(

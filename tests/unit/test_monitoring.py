@@ -178,6 +178,12 @@ def test_a_card_that_the_next_reboot_loses_is_among_the_judged() -> None:
     assert "The next reboot keeps the card" in [panel.title for panel in JUDGED]
 
 
+def test_the_picture_names_every_unit_as_a_person_does() -> None:
+    units = {one.unit for one in PANELS if one.title in watched.SHOWN}
+    assert len(units) > 3
+    assert {watched.UNITS.get(one, one) for one in units} <= {"%", "", "W", "°C", "s"}
+
+
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
 def test_an_alert_looks_at_our_boxes_alone(alert: Alert) -> None:
     found = watched.selectors(promql.parse(alert.expr))
