@@ -171,7 +171,8 @@ def colour_at(steps: list[dict[str, Any]], value: float) -> str:
     bounds = [step["value"] for step in steps[1:]]
     assert steps[0]["value"] is None
     assert bounds == sorted(bounds)
-    return str([step["color"] for step in steps if (step["value"] or -1e9) <= value][-1])
+    begun = [step["color"] for step in steps if step["value"] is None or step["value"] <= value]
+    return str(begun[-1])
 
 
 def test_a_card_that_the_next_reboot_loses_is_among_the_judged() -> None:
