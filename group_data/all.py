@@ -25,16 +25,16 @@ gateway_port = 4001  # TCP port, 1 to 65535
 gateway_upstream = None  # URL that LiteLLM asks; None: the filter where it stands, else the server
 doors_address = "0.0.0.0"  # address both doors listen on; "127.0.0.1": this box only
 metrics_from: list[str] = []  # addresses, networks that may read their /metrics, beside the box
-firewall = False  # True: only firewall_lan comes in by the doors, nobody to the server's own port
-firewall_lan = None  # networks that may use the doors; None: the private ones that the box is in
+firewall = False  # True: doors and Grafana only for firewall_lan, the server's port for nobody
+firewall_lan = None  # networks that may use them; None: the private ones that the box is in
 
-# Watching it (docs/monitoring.md); the monitor is the inventory's group `monitor`
+# Watching it (docs/monitoring.md). Of a monitor that is no box: group_data/monitor.py
 monitoring = None  # exporters on the box: True, False, or None: on where there is a monitor
 scrape_address = None  # how the monitor reaches the box; None: its host name in the inventory
 node_exporter_port = 9100  # TCP port, 1 to 65535
 gpu_exporter_port = 9835  # TCP port, 1 to 65535
 grafana = True  # True or False: Grafana on the monitor, beside Prometheus
-grafana_address = "0.0.0.0"  # address that Grafana listens on; "127.0.0.1": the monitor only
+grafana_address = "127.0.0.1"  # Grafana: the monitor only; "0.0.0.0": whoever reaches it
 grafana_port = 3000  # TCP port, 1 to 65535
 grafana_repository = "https://apt.grafana.com"  # URL of its apt repository
 grafana_key = "B53AE77BADB630A683046005963FA27710458545"  # fingerprint, 40 hex digits

@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from pyinfra import host
+from pyinfra import host, state
 from pyinfra.api import FactBase, QuoteString, StringCommand, operation
 
 from aibox.decide import drift
 from aibox.decide.drift import Audit
 from aibox.decide.monitoring import DRIFT, DROP_IN_FILE
 from tasks.drift_report import FOLDER
-from tasks.operations import Commands, write_command
+from tasks.facts import LaidFile
+from tasks.operations import Commands, write_command, written
 
 ENTRY = "tasks/drift_told.py"
 LONGEST_S = 120
@@ -50,6 +51,18 @@ def told(folder: str) -> Commands:
     writing = write_command(DRIFT, "root", "root", "644", len(content))
     is_there = "if test -e", QuoteString(DROP_IN_FILE), "; then"
     yield StringCommand(*is_there, writing, "; fi", _stdin=base64.b64encode(content).decode())
+
+
+@operation()
+def mended() -> Commands:
+    """At the end of a deploy: the figures of an older check are no more than that. A check itself,
+    which carries nothing out, finds nothing to do here."""
+    found = host.get_fact(LaidFile, path=DRIFT)
+    text = found["content"].decode(errors="replace") if found else ""
+    if not state.is_executing or drift.deployed(text) == text:
+        host.noop("no figure of a check is out of date")
+        return
+    yield written(DRIFT, drift.deployed(text).encode())
 
 
 # --- from the check ------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from pyinfra.api.exceptions import ConnectError
 
 from aibox.decide import firewall
 from aibox.decide.firewall import RULES, UNIT, UNIT_FILE, Firewall
-from tasks import watching
+from tasks import monitor, watching
 from tasks.box import Box
 from tasks.doors import asked
 from tasks.drift_report import because
@@ -114,6 +114,7 @@ def rules_of(box: Box) -> str | None:
         return None
     wanted = Firewall(
         doors=[one.port for one in asked(settings) if box.doors.of(one.door).on],
+        pages=monitor.pages(settings),
         metrics=[one.port for one in watching.asked(settings) if box.watched.of(one.door).on],
         closed=(settings.server_port,),
         lan=lan,

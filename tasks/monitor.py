@@ -27,6 +27,7 @@ from aibox.decide.watcher import (
 from aibox.settings import Settings
 from tasks import door_keys, preflight, targets, watching
 from tasks.box import PROJECT
+from tasks.brought import record
 from tasks.drift_report import because
 from tasks.facts import LaidFile, Login, Probe
 from tasks.given_secrets import SecretError, in_file
@@ -64,7 +65,7 @@ def watching_boxes() -> None:
     settings = preflight.settings_of_all_boxes()[host.name]
     if not watching.is_monitor(host):
         withdrawn(PROMETHEUS_UNIT, watcher.PROMETHEUS_DROP_IN, watcher.PROMETHEUS_FILES)
-        withdrawn(GRAFANA_UNIT, watcher.GRAFANA_DROP_IN, watcher.GRAFANA_FILES)
+        withdrawn(GRAFANA_UNIT, watcher.GRAFANA_DROP_IN, watcher.GRAFANA_FILES_OF_NOW)
         return
     monitor = judged(settings)
     for words in [monitor.prometheus, monitor.grafana, *targets.blind_spots()]:
@@ -80,7 +81,7 @@ def watching_boxes() -> None:
     if settings.grafana and monitor.grafana is None:
         grafana(settings)
     elif not settings.grafana:
-        withdrawn(GRAFANA_UNIT, watcher.GRAFANA_DROP_IN, watcher.GRAFANA_FILES)
+        withdrawn(GRAFANA_UNIT, watcher.GRAFANA_DROP_IN, watcher.GRAFANA_FILES_OF_NOW)
 
 
 def judged(settings: Settings) -> Monitor:
@@ -88,14 +89,22 @@ def judged(settings: Settings) -> Monitor:
     programs = watcher.prometheus(), watcher.grafana(settings.grafana_port)
     asked = {one.package: {"port": one.port, "drop_in": one.drop_in} for one in programs}
     answer = host.get_fact(Probe, "programs", json.dumps(asked))
+    brought = record().get("packages", ())
 
     def theirs(program: Program) -> str | None:
         found = answer[program.package]
         owner = PortOwner(**found["owner"]) if found["owner"] else None
         changed = None if found["changed"] is None else tuple(found["changed"])
-        return watcher.is_theirs(program, Found(owner, found["whose"], changed))
+        ours = program.package in brought
+        return watcher.is_theirs(program, Found(owner, found["whose"], changed, ours))
 
     return Monitor(settings, *(theirs(one) for one in programs))
+
+
+def pages(settings: Settings) -> list[int]:
+    """Ports of Grafana's pages, where it is ours here."""
+    ours = watching.is_monitor(host) and settings.grafana and judged(settings).grafana is None
+    return [settings.grafana_port] if ours else []
 
 
 def screen_rows(settings: Settings) -> list[str]:
@@ -106,8 +115,7 @@ def screen_rows(settings: Settings) -> list[str]:
     theirs = [words for words in (monitor.prometheus, monitor.grafana) if words]
     if not settings.grafana or monitor.grafana:
         return theirs
-    where = f"port {settings.grafana_port}, user admin; its first password: sudo cat"
-    return [f"Grafana on {where} {watcher.PASSWORD}", *theirs]
+    return [watcher.reached(settings.grafana_address, settings.grafana_port, host.name), *theirs]
 
 
 def withdrawn(unit: str, drop_in: str, paths: tuple[str, ...]) -> None:
@@ -193,7 +201,7 @@ def password() -> None:
     if given is None:
         door_keys.made(name="Grafana's first password", path=watcher.PASSWORD)
     else:
-        door_keys.given(name="Grafana's password", path=watcher.PASSWORD, content=given)
+        door_keys.given(name="Grafana's first password", path=watcher.PASSWORD, content=given)
 
 
 def given_password() -> str | None:

@@ -59,7 +59,7 @@ def files(inventory: str) -> dict[str, str]:
         state.init(make_inventory(path, cwd=str(PROJECT)), Config())
         boxes = targets.seen_from_afar()
     if not boxes:
-        raise ValueError(f"no box in {inventory}")
+        raise ValueError(f"no box in {inventory}, or all of them with monitoring = False")
     return {
         "scrape.yml": yaml.safe_dump({"scrape_configs": scraping.jobs(boxes)}, sort_keys=False),
         "alerts.yml": MADE.joinpath("rules.yml").read_text(),

@@ -16,7 +16,7 @@ from aibox.decide.plan import labelled
 from aibox.decide.refusal import Refusal
 from aibox.decide.server import proof_is_owed
 from aibox.decide.standing import mtp, shortened, speed
-from tasks import deployed, doors, monitor, page, release, watching, weights
+from tasks import deployed, doors, drift_metrics, monitor, page, release, watching, weights
 from tasks.box import AIBOX, Box
 from tasks.door_keys import stream_keys
 from tasks.drift_report import because
@@ -30,6 +30,7 @@ def served(box: Box) -> None:
     weights.old_commits_removed(name="Weights that were superseded", box=box)
     deployed.recorded(name="The record of what was laid down", box=box)
     release.older_removed(name="Releases that nobody asks for", box=box)
+    drift_metrics.mended(name="Figures of the last check for drift")
     last_screen(name="The last screen", box=box)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyinfra import host
 from pyinfra.api import Host
 
-from aibox.decide import scraping
+from aibox.decide import monitoring, scraping
 from aibox.decide.scraping import HERE, Seen
 from aibox.settings import Settings
 from tasks import preflight, watching
@@ -13,16 +13,32 @@ from tasks import preflight, watching
 
 def seen_from_here() -> list[Seen]:
     """For the monitor that is worked on now."""
-    return [seen(one, here=one.name == host.name) for one in watching.boxes()]
+    return [seen(one, here=one.name == host.name) for one in watched()]
 
 
 def seen_from_afar() -> list[Seen]:
-    """For a Prometheus that a person runs somewhere."""
-    return [seen(one, here=False) for one in watching.boxes()]
+    """For a Prometheus that a person runs somewhere. Raises ValueError for a box without an
+    address."""
+    found = [seen(one, here=False) for one in watched()]
+    for one in found:
+        if monitoring.is_no_address(one.address):
+            raise ValueError(
+                f"{one.box} has no address that another machine knows: set scrape_address"
+            )
+    return found
+
+
+def watched() -> list[Host]:
+    """Boxes with exporters; where monitoring is False, nothing is asked at all."""
+    return [one for one in watching.boxes() if settings_of(one).monitoring is not False]
+
+
+def settings_of(box: Host) -> Settings:
+    return preflight.settings_of_all_boxes()[box.name]
 
 
 def seen(box: Host, *, here: bool) -> Seen:
-    settings = preflight.settings_of_all_boxes()[box.name]
+    settings = settings_of(box)
     address = HERE if here else settings.scrape_address or watching.address_of(box)
     return Seen(box.name, address, ports(settings))
 

@@ -74,6 +74,8 @@ def judged(settings: Settings, report: BoxReport) -> Standing:
 def refusals(settings: Settings, standing: Standing) -> list[Refusal]:
     if not standing.on:
         return []
-    unknown = monitoring.unknown_monitor(settings.metrics_from, monitors_of_this_box())
-    found = [standing.node.refusal, standing.gpu.refusal, unknown]
+    around = monitors_of_this_box()
+    unknown = monitoring.unknown_monitor(settings.metrics_from, around)
+    hidden = monitoring.unknown_box(address_of(host), settings.scrape_address, around)
+    found = [standing.node.refusal, standing.gpu.refusal, unknown, hidden]
     return [one for one in found if one]

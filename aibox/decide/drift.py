@@ -1,6 +1,7 @@
 """Whether boxes are as a deploy would leave them, from pyinfra's plan and each box's own report."""
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -237,3 +238,8 @@ def metrics(found: Sequence[Audit], failure: str | None, when: float) -> str:
         ),
     ]
     return textfile.text(families)
+
+
+def deployed(told: str) -> str:
+    """The same figures after a deploy that came to its end: nothing is left to mend."""
+    return re.sub(r"^(aibox_drift_operations\{.*\}) \S+$", r"\1 0", told, flags=re.MULTILINE)

@@ -31,11 +31,12 @@ INNER_INTERFACES = ("lo", "docker", "br-", "veth", "virbr", "cni", "lxc", "podma
 class Firewall:
     """Who may come in at which TCP port; all other ports are nobody's matter here.
 
-    doors: for the networks of `lan`. metrics: for `monitors` alone. closed: for nobody but the box
-    itself.
+    doors: for the networks of `lan`, and for `monitors`, which read the filter's /metrics there.
+    pages: Grafana, for `lan`. metrics: for `monitors` alone. closed: for nobody but the box itself.
     """
 
     doors: Sequence[int]
+    pages: Sequence[int]
     metrics: Sequence[int]
     closed: Sequence[int]
     lan: Sequence[Network]
@@ -46,7 +47,11 @@ def ruleset(wanted: Firewall) -> str:
     """The text for `nft -f`, which replaces the table in one step."""
     rules = ['iif "lo" accept']
     rules += [f"tcp dport {port} reject with tcp reset" for port in sorted(wanted.closed)]
-    for ports, networks in ((wanted.doors, wanted.lan), (wanted.metrics, wanted.monitors)):
+    for ports, networks in (
+        (wanted.doors, merged([*wanted.lan, *wanted.monitors])),
+        (wanted.pages, wanted.lan),
+        (wanted.metrics, wanted.monitors),
+    ):
         if ports:
             rules += guarded(ports, networks)
     lines = "\n".join(f"        {rule}" for rule in rules)

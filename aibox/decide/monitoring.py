@@ -50,6 +50,10 @@ GPU_EXPORTER = Door(
     keys=(),
     switch="monitoring",
 )
+WITHOUT_NODE_EXPORTER = (
+    "without it nobody watches restarts of the units, Xid errors, the next reboot, drift and the "
+    "server's version; disk and memory where a Prometheus reads the other one"
+)
 EXPORTERS = (NODE_EXPORTER, GPU_EXPORTER)
 # What is laid down beside the GPU exporter's unit, in the order in which it goes.
 FILES = (FACTS_CONFIG, f"{SYSTEMD}/{FACTS_TIMER}", FACTS, DRIFT, DROP_IN_FILE)
@@ -117,12 +121,31 @@ def unknown_monitor(said: Sequence[str], monitors: Sequence[Monitor]) -> Refusal
     )
 
 
+def is_no_address(name: str) -> bool:
+    """Whether a host's name is only a way for pyinfra to reach it, as @local is."""
+    return name.startswith("@")
+
+
+def unknown_box(address: str, said: str | None, monitors: Sequence[Monitor]) -> Refusal | None:
+    """A box that its monitor has no address of. said: the setting scrape_address."""
+    others = [one for one in monitors if not one.itself]
+    if said or not others or not is_no_address(address):
+        return None
+    return Refusal(
+        f"the monitor {others[0].name} can't reach a box that is called {address}",
+        "the address by which the monitor reaches the box",
+        'set scrape_address = "192.168.1.20", with the address of this box; or monitoring = False',
+    )
+
+
 def plan_rows(asked: Sequence[Asked], standing: Standing) -> list[str]:
     """What the plan says; nothing where it is off."""
     if not standing.on:
         return []
     who = f"for {', '.join(standing.readers)}" if standing.readers else "for this box only"
-    return [*(plan_row(one, standing.of(one.door)) for one in asked), f"metrics are {who}"]
+    rows = [plan_row(one, standing.of(one.door)) for one in asked]
+    unseen = [] if standing.node.on else [WITHOUT_NODE_EXPORTER]
+    return [*rows, *unseen, f"metrics are {who}"]
 
 
 # --- what they run from --------------------------------------------------------------------------

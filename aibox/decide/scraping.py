@@ -37,16 +37,17 @@ def jobs(boxes: Sequence[Seen]) -> list[dict[str, Any]]:
 def job(name: str, targets: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
     told = {"job_name": name, "static_configs": [one for one in targets if one]}
     # a drift check's figures name their box themselves
-    return {**told, "honor_labels": True} if name == "node" else told
+    return {**told, "honor_labels": True} if name == "aibox-node" else told
 
 
-# job: what answers it, and where; the server's own port answers on its own machine only.
+# job: what answers it, and where; the server's own port answers on its own machine only. A
+# person's Prometheus has jobs of its own, and takes no name twice.
 PLACES: dict[str, tuple[tuple[str, str], ...]] = {
-    "vllm": (("server", "/metrics"), ("stream", "/metrics/vllm")),
-    "stream": (("stream", "/metrics"),),
-    "gateway": (("gateway", "/metrics/"),),
-    "node": (("node", "/metrics"),),
-    "gpu": (("gpu", "/metrics"),),
+    "aibox-vllm": (("server", "/metrics"), ("stream", "/metrics/vllm")),
+    "aibox-stream": (("stream", "/metrics"),),
+    "aibox-gateway": (("gateway", "/metrics/"),),
+    "aibox-node": (("node", "/metrics"),),
+    "aibox-gpu": (("gpu", "/metrics"),),
 }
 
 
@@ -62,7 +63,7 @@ def target(name: str, seen: Seen) -> dict[str, Any] | None:
 
 def blind(seen: Seen) -> str | None:
     """What of a box its monitor can't see, in words."""
-    if target("vllm", seen) is not None:
+    if target("aibox-vllm", seen) is not None:
         return None
     return (
         f"{seen.box}: without the stream filter the server's own metrics stay on the box "

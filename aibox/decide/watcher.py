@@ -35,6 +35,8 @@ GRAFANA_FILES = (
     *(SOURCE_OF_DATA, PROVIDER, DASHBOARD, SOURCE, KEY, PASSWORD),
     f"{SYSTEMD}/{GRAFANA_DROP_IN}",
 )
+# Grafana knows it from its first start on, and its package stays where it is turned off.
+GRAFANA_FILES_OF_NOW = tuple(one for one in GRAFANA_FILES if one != PASSWORD)
 FILES = (*PROMETHEUS_FILES, *GRAFANA_FILES)
 BY_HAND = "`python -m tasks.monitoring_files` writes the files to add to yours"
 
@@ -63,11 +65,13 @@ def grafana(port: int) -> Program:
 @dataclass(frozen=True)
 class Found:
     """whose: a drop-in of ours, "ours" or "foreign", None without one. changed: files in /etc of
-    the package that a person has changed; None where it is not installed."""
+    the package that a person has changed; None where it is not installed. brought: whether a
+    deploy of ours has installed it."""
 
     owner: PortOwner | None
     whose: str | None
     changed: tuple[str, ...] | None
+    brought: bool = False
 
 
 def is_theirs(program: Program, found: Found) -> str | None:
@@ -76,7 +80,7 @@ def is_theirs(program: Program, found: Found) -> str | None:
         stranger = found.owner if not holds(program, found.owner) else None
     elif found.changed and program.package == PROMETHEUS:
         return f"{program.title} is yours: {found.changed[0]} was changed; {BY_HAND}"
-    elif found.changed is not None and program.package == GRAFANA:
+    elif found.changed is not None and program.package == GRAFANA and not found.brought:
         return f"{program.title} is yours: it was installed before; {BY_HAND}"
     else:
         stranger = found.owner if not holds(program, found.owner) else None
@@ -89,6 +93,16 @@ def is_theirs(program: Program, found: Found) -> str | None:
 def holds(program: Program, owner: PortOwner | None) -> bool:
     """Whether a port is free, or the program's own."""
     return owner is None or (owner.unit == program.unit and owner.manager == "system")
+
+
+def reached(address: str, port: int, name: str) -> str:
+    """How a person reads Grafana's pages. name: of the monitor, as pyinfra calls it."""
+    who = f"user admin; its first password: sudo cat {PASSWORD}"
+    if address != "127.0.0.1":
+        return f"Grafana on port {port}, {who}"
+    tunnel = f"; ssh -fNL {port}:localhost:{port} {name} brings it to you"
+    way = "" if name == "@local" else tunnel
+    return f"Grafana on http://localhost:{port} of the monitor alone{way}; {who}"
 
 
 # --- what is laid down ---------------------------------------------------------------------------

@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from aibox.monitoring.panels import ANSWERED
+
+OURS = 'box!=""'  # only series of our scrape files have a box
+DRAFTS = "vllm:spec_decode_num_drafts_total"
 DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
 ACCEPTED = "vllm:spec_decode_num_accepted_tokens_total"
-EMPTY = 'aibox_stream_empty_answers_total{tokens="one"}'
-ANSWERED = 'aibox_stream_requests_total{status="200"}'
+WRITTEN = "vllm:generation_tokens_total"
+# "more" is left out: the model thought and then stopped
+EMPTY, HELD_NOTHING = "aibox_stream_empty_answers_total", 'tokens=~"one|unknown"'
+ENDED = "aibox_stream_requests_total"
 DAY_S = 86_400
 
 
@@ -34,10 +40,15 @@ class Alert:
         }
 
 
-def grown(counter: str, window: str, *, ago: str = "") -> str:
+def of_ours(metric: str, where: str = "") -> str:
+    """A metric of our boxes alone: other machines' may lie in the same Prometheus."""
+    return f"{metric}{{{','.join(filter(None, (OURS, where)))}}}"
+
+
+def grown(counter: str, window: str, *, ago: str = "", where: str = "") -> str:
     """How much a counter grew on each box. ago: the window's end, before now."""
     offset = f" offset {ago}" if ago else ""
-    return f"sum by (box) (increase({counter}[{window}]{offset}))"
+    return f"sum by (box) (increase({of_ours(counter, where)}[{window}]{offset}))"
 
 
 def acceptance(window: str, least: int, *, ago: str = "") -> str:
@@ -46,6 +57,24 @@ def acceptance(window: str, least: int, *, ago: str = "") -> str:
     return f"({grown(ACCEPTED, window, ago=ago)} / ({drafted} > {least}))"
 
 
+def up(jobs: str) -> str:
+    return of_ours("up", f'job=~"{jobs}"')
+
+
+def silent(jobs: str) -> str:
+    """Jobs that answer no more; one that is turned off, or was left out, never did."""
+    return f"{up(jobs)} == 0 and max_over_time({up(jobs)}[7d]) == 1"
+
+
+def unmeasured(expr: str, window: str) -> str:
+    """Not while a benchmark was at work in this window: it asks for as much as the card can give,
+    and of servers without drafts."""
+    lent = f"max_over_time({of_ours('aibox_server_lent')}[{window}])"
+    return f"({expr}) unless on (box) (max by (box) ({lent}) == 1)"
+
+
+XIDS = of_ours("aibox_xid_errors_total")
+ON_DISK = 'fstype!~"tmpfs|ramfs"'
 ALERTS = (
     Alert(
         "MtpAcceptsNothing",
@@ -57,8 +86,22 @@ ALERTS = (
         "mends it for a while; prefix caching with MTP is the usual cause.",
     ),
     Alert(
+        "MtpDraftsNothing",
+        unmeasured(
+            f"({grown(WRITTEN, '15m')} > 500) "
+            f"and (max by (box) ({of_ours('aibox_mtp_enabled')}) == 1) "
+            f"unless ({grown(DRAFTS, '15m')} > 0)",
+            "15m",
+        ),
+        "0m",
+        "critical",
+        "{{ $labels.box }}: {{ $value | humanize }} tokens in 15 minutes, and not one draft",
+        "MTP is on in the model's card, and the server makes no use of it. On the box: sudo aibox "
+        "doctor; a deploy shows whether another server runs than the one that was laid down.",
+    ),
+    Alert(
         "MtpAcceptanceFell",
-        f"{acceptance('1h', 2000)} < 0.7 * {acceptance('7d', 20000, ago='1h')}",
+        unmeasured(f"{acceptance('1h', 2000)} < 0.7 * {acceptance('7d', 20000, ago='1h')}", "1h"),
         "15m",
         "warning",
         "{{ $labels.box }}: acceptance is {{ $value | humanizePercentage }} in the last hour, less "
@@ -68,16 +111,17 @@ ALERTS = (
     ),
     Alert(
         "EmptyAnswers",
-        f"({grown(EMPTY, '30m')} > 3) > 0.02 * {grown(ANSWERED, '30m')}",
+        f"({grown(EMPTY, '30m', where=HELD_NOTHING)} > 3) > "
+        f"0.02 * {grown(ENDED, '30m', where=ANSWERED)}",
         "0m",
         "critical",
-        "{{ $labels.box }}: {{ $value | humanize }} answers of 30 minutes were a token and a stop",
-        "This is what a broken prefix cache with MTP looks like: set prefix_cache_with_mtp: off in "
-        "the model's card and deploy.",
+        "{{ $labels.box }}: {{ $value | humanize }} answers of 30 minutes held nothing",
+        "A token and a stop is what a broken prefix cache with MTP looks like: set "
+        "prefix_cache_with_mtp: off in the model's card and deploy.",
     ),
     Alert(
         "ServerDown",
-        'up{job="vllm"} == 0',
+        f"{up('aibox-vllm')} == 0",
         "5m",
         "critical",
         "{{ $labels.box }}: the server gives no metrics for five minutes",
@@ -85,16 +129,16 @@ ALERTS = (
     ),
     Alert(
         "DoorDown",
-        # one that is turned off, or was left out, never answered
-        'up{job=~"stream|gateway"} == 0 and max_over_time(up{job=~"stream|gateway"}[7d]) == 1',
+        silent("aibox-(stream|gateway|gpu)"),
         "5m",
         "critical",
-        "{{ $labels.box }}: the door {{ $labels.job }} gives no metrics for five minutes",
-        "On the box: sudo aibox status, and what the unit's journal says.",
+        "{{ $labels.box }}: {{ $labels.job }} gives no metrics for five minutes",
+        "The filter, LiteLLM or the GPU exporter. On the box: sudo aibox status, and what the "
+        "unit's journal says.",
     ),
     Alert(
         "BoxSilent",
-        'up{job="node"} == 0',
+        f"{up('aibox-node')} == 0",
         "5m",
         "critical",
         "{{ $labels.box }}: the box itself does not answer for five minutes",
@@ -102,7 +146,7 @@ ALERTS = (
     ),
     Alert(
         "RestartLoop",
-        "increase(node_systemd_service_restart_total[30m]) > 2",
+        f"increase({of_ours('node_systemd_service_restart_total')}[30m]) > 2",
         "0m",
         "critical",
         "{{ $labels.box }}: {{ $labels.name }} was started again {{ $value | humanize }} times "
@@ -112,7 +156,7 @@ ALERTS = (
     ),
     Alert(
         "KvCacheFull",
-        "max by (box) (vllm:kv_cache_usage_perc) > 0.9",
+        unmeasured(f"max by (box) ({of_ours('vllm:kv_cache_usage_perc')}) > 0.9", "5m"),
         "10m",
         "warning",
         "{{ $labels.box }}: {{ $value | humanizePercentage }} of the KV cache is in use, for ten "
@@ -121,7 +165,7 @@ ALERTS = (
     ),
     Alert(
         "RequestsWait",
-        "sum by (box) (vllm:num_requests_waiting) > 0",
+        unmeasured(f"sum by (box) ({of_ours('vllm:num_requests_waiting')}) > 0", "5m"),
         "10m",
         "warning",
         "{{ $labels.box }}: requests have been waiting for ten minutes, {{ $value }} now",
@@ -129,7 +173,7 @@ ALERTS = (
     ),
     Alert(
         "Preemptions",
-        f"{grown('vllm:num_preemptions_total', '15m')} > 5",
+        unmeasured(f"{grown('vllm:num_preemptions_total', '15m')} > 5", "15m"),
         "0m",
         "warning",
         "{{ $labels.box }}: {{ $value | humanize }} requests lost their place in 15 minutes",
@@ -137,7 +181,7 @@ ALERTS = (
     ),
     Alert(
         "GpuHot",
-        "max by (box, index) (gpu_temperature_C) > 85",
+        f"max by (box, index) ({of_ours('gpu_temperature_C')}) > 85",
         "5m",
         "critical",
         "{{ $labels.box }}: card {{ $labels.index }} has {{ $value }} °C for five minutes",
@@ -145,7 +189,7 @@ ALERTS = (
     ),
     Alert(
         "GpuWarm",
-        "max by (box, index) (gpu_temperature_C) > 80",
+        f"max by (box, index) ({of_ours('gpu_temperature_C')}) > 80",
         "15m",
         "warning",
         "{{ $labels.box }}: card {{ $labels.index }} has {{ $value }} °C for 15 minutes",
@@ -154,8 +198,7 @@ ALERTS = (
     Alert(
         "Xid",
         # not increase(): that misses a counter's first appearance
-        "sum by (box, xid) (aibox_xid_errors_total - (aibox_xid_errors_total offset 15m or "
-        "aibox_xid_errors_total * 0)) > 0",
+        f"sum by (box, xid) ({XIDS} - ({XIDS} offset 15m or {XIDS} * 0)) > 0",
         "0m",
         "critical",
         "{{ $labels.box }}: the driver reports Xid {{ $labels.xid }}",
@@ -163,8 +206,8 @@ ALERTS = (
     ),
     Alert(
         "DiskFull",
-        'min by (box, mountpoint) (node_filesystem_avail_bytes{fstype!~"tmpfs|ramfs"} / '
-        'node_filesystem_size_bytes{fstype!~"tmpfs|ramfs"}) < 0.05',
+        f"min by (box, mountpoint) ({of_ours('node_filesystem_avail_bytes', ON_DISK)} / "
+        f"{of_ours('node_filesystem_size_bytes', ON_DISK)}) < 0.05",
         "15m",
         "warning",
         "{{ $labels.box }}: {{ $value | humanizePercentage }} of {{ $labels.mountpoint }} is free",
@@ -172,7 +215,8 @@ ALERTS = (
     ),
     Alert(
         "MemoryShort",
-        "min by (box) (node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes) < 0.05",
+        f"min by (box) ({of_ours('node_memory_MemAvailable_bytes')} / "
+        f"{of_ours('node_memory_MemTotal_bytes')}) < 0.05",
         "10m",
         "warning",
         "{{ $labels.box }}: {{ $value | humanizePercentage }} of the RAM is available",
@@ -180,7 +224,8 @@ ALERTS = (
     ),
     Alert(
         "Drift",
-        "max by (box) (aibox_drift_operations + aibox_drift_foreign) > 0",
+        f"max by (box) ({of_ours('aibox_drift_operations')} + "
+        f"{of_ours('aibox_drift_foreign')}) > 0",
         "1d",
         "warning",
         "{{ $labels.box }}: {{ $value }} differences from what a deploy lays down, for a day",
@@ -188,15 +233,24 @@ ALERTS = (
     ),
     Alert(
         "DriftNotChecked",
-        f"max by (box) (time() - aibox_drift_check_timestamp_seconds) > {2 * DAY_S}",
+        f"max by (box) (time() - {of_ours('aibox_drift_check_timestamp_seconds')}) > {2 * DAY_S}",
         "0m",
         "warning",
         "{{ $labels.box }}: the last check for drift was {{ $value | humanizeDuration }} ago",
         "On control: python -m tasks.drift --install-timer.",
     ),
     Alert(
+        "DriftNeverChecked",
+        f"max by (box) ({of_ours('aibox_info')}) unless on (box) "
+        f"{of_ours('aibox_drift_check_timestamp_seconds')}",
+        "2d",
+        "warning",
+        "{{ $labels.box }}: for two days now, no check for drift was ever made",
+        "On control: python -m tasks.drift --install-timer.",
+    ),
+    Alert(
         "RebootLosesTheCard",
-        "min by (box) (aibox_next_reboot_keeps_card) == 0",
+        f"min by (box) ({of_ours('aibox_next_reboot_keeps_card')}) == 0",
         "10m",
         "critical",
         "{{ $labels.box }}: the next reboot would lose the card",
@@ -204,7 +258,7 @@ ALERTS = (
     ),
     Alert(
         "FactsOld",
-        "max by (box) (time() - aibox_facts_timestamp_seconds) > 900",
+        f"max by (box) (time() - {of_ours('aibox_facts_timestamp_seconds')}) > 900",
         "0m",
         "warning",
         "{{ $labels.box }}: its own facts are {{ $value | humanizeDuration }} old",

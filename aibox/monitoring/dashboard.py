@@ -22,7 +22,7 @@ from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 from aibox.monitoring.panels import ROWS, Kind, Panel, Row
 
 UID = "aibox"
-NO_TRAFFIC = "no traffic"
+HAIR = 0.001
 SOURCE = model.DataSourceRef(type_val="prometheus", uid="${source}")
 COLUMNS, HEIGHT = 24, 8
 OF_THE_SCRAPE = ("Time", "Value", "__name__", "job", "instance")
@@ -62,7 +62,7 @@ def box_variable() -> build.QueryVariable:
         build.QueryVariable("box")
         .label("Box")
         .datasource(SOURCE)
-        .query('label_values(up{job=~"vllm|node"}, box)')
+        .query('label_values(up{job=~"aibox-(vllm|node)"}, box)')
         .refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .multi(True)
         .include_all(True)
@@ -71,15 +71,15 @@ def box_variable() -> build.QueryVariable:
 
 
 def shown(panel: Panel) -> AnyPanel:
-    """What all kinds have in common: "no traffic" where there is no number."""
+    """What all kinds have in common: words where there is no number."""
     drawn = {Kind.CURVES: curves, Kind.NUMBER: number, Kind.TABLE: labels}[panel.kind](panel)
     drawn = (
         drawn.title(panel.title)
         .description(panel.estimator)
         .datasource(SOURCE)
         .unit(panel.unit)
-        .no_value(NO_TRAFFIC)
-        .mappings([no_traffic()])
+        .no_value(panel.nothing)
+        .mappings([without_figure(panel)])
     )
     if panel.least is not None:
         drawn = drawn.min(panel.least)
@@ -133,8 +133,8 @@ def query(expr: str, legend: str, number_: int) -> prometheus.Dataquery:
     return prometheus.Dataquery().expr(expr).legend_format(legend).ref_id(ref).datasource(SOURCE)
 
 
-def no_traffic() -> model.SpecialValueMap:
-    shown_as = model.ValueMappingResult(text=NO_TRAFFIC)
+def without_figure(panel: Panel) -> model.SpecialValueMap:
+    shown_as = model.ValueMappingResult(text=panel.nothing)
     both = model.SpecialValueMatch.NULL_AND_NAN
     return model.SpecialValueMap(
         options=model.DashboardSpecialValueMapOptions(match=both, result=shown_as)
@@ -142,11 +142,12 @@ def no_traffic() -> model.SpecialValueMap:
 
 
 def thresholds(panel: Panel) -> build.ThresholdsConfig:
-    """Green, yellow, red; downwards where the bad value is the smaller."""
+    """Green, yellow, red; downwards where the bad value is the smaller, which then is red itself:
+    Grafana paints from a bound on."""
     assert panel.warn is not None
     assert panel.bad is not None
     upwards = panel.bad > panel.warn
     colours = ("green", "yellow", "red") if upwards else ("red", "yellow", "green")
-    bounds = (None, *sorted((panel.warn, panel.bad)))
+    bounds = (None, panel.warn, panel.bad) if upwards else (None, panel.bad + HAIR, panel.warn)
     steps = [model.Threshold(value=at, color=one) for at, one in zip(bounds, colours, strict=True)]
     return build.ThresholdsConfig().mode(model.ThresholdsMode.ABSOLUTE).steps(steps)

@@ -11,6 +11,8 @@ from enum import StrEnum
 
 WINDOW = "$__rate_interval"  # Grafana's: at least four scrapes
 BOX = 'box=~"$box"'  # the dashboard's variable
+# Of the filter's requests those that are answers, and were given.
+ANSWERED = 'path=~"/v1/(chat/completions|completions|messages|responses)",status="200"'
 BY_TOKENS = "Weighted by tokens: a long answer counts for more than a short one."
 
 
@@ -31,7 +33,8 @@ class Curve:
 @dataclass(frozen=True)
 class Panel:
     """unit: one of Grafana's. estimator: what the figure is, in words. warn, bad: where it turns
-    yellow and red, upwards, or downwards where bad is the smaller."""
+    yellow and red, upwards, or downwards where bad is the smaller. nothing: what it says without
+    a figure."""
 
     title: str
     unit: str
@@ -42,6 +45,7 @@ class Panel:
     most: float | None = None
     warn: float | None = None
     bad: float | None = None
+    nothing: str = "no traffic"
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,22 @@ WRITTEN = total("vllm:generation_tokens_total")
 TPOT = "vllm:request_time_per_output_token_seconds"
 TTFT = "vllm:time_to_first_token_seconds"
 MENDS = total("aibox_stream_mends_total", "mend", "mode")
-ENDED = total("aibox_stream_requests_total")
+GIVEN = total("aibox_stream_requests_total", where=ANSWERED)
 MEASURED = "Median and 95th percentile, read out of a histogram's buckets: exact only to a bucket."
 
+WRONG = Row(
+    "Alerts",
+    (
+        Panel(
+            "What is wrong now",
+            "short",
+            "The alerts that fire, as Prometheus has them. It tells nobody by itself.",
+            (Curve("{{box}}", f'ALERTS{{{BOX},alertstate="firing"}}'),),
+            kind=Kind.TABLE,
+            nothing="no alert fires",
+        ),
+    ),
+)
 MTP = Row(
     "Does MTP help?",
     (
@@ -226,13 +243,13 @@ ANSWERS = Row(
         Panel(
             "Empty answers",
             "percentunit",
-            'Answers that ended with "stop" and hold nothing, of all that the filter passed on. '
+            'Answers that ended with "stop" and hold nothing, of all answers that were passed on. '
             "One token and a stop is what a broken draft or prefix cache looks like.",
             (
                 Curve(
                     "{{box}} {{tokens}} tokens",
                     f"{total('aibox_stream_empty_answers_total', 'tokens')} / on (box) "
-                    f"group_left () ({ENDED} > 0)",
+                    f"group_left () ({GIVEN} > 0)",
                 ),
             ),
             least=0,
@@ -402,4 +419,4 @@ BOXES = Row(
         ),
     ),
 )
-ROWS = (MTP, SPEED, LOAD, ANSWERS, CARD, BOXES)
+ROWS = (WRONG, MTP, SPEED, LOAD, ANSWERS, CARD, BOXES)

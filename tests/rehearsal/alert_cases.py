@@ -16,8 +16,14 @@ DRAFTS = 'vllm:spec_decode_num_drafts_total{box="a"}'
 DRAFTED = 'vllm:spec_decode_num_draft_tokens_total{box="a"}'
 ACCEPTED = 'vllm:spec_decode_num_accepted_tokens_total{box="a"}'
 EMPTY = 'aibox_stream_empty_answers_total{box="a",tokens="one"}'
-ANSWERED = 'aibox_stream_requests_total{box="a",status="200"}'
-STREAM_UP = 'up{box="a",job="stream"}'
+UNKNOWN = 'aibox_stream_empty_answers_total{box="a",tokens="unknown"}'
+ANSWERED = 'aibox_stream_requests_total{box="a",path="/v1/messages",status="200"}'
+LISTED = 'aibox_stream_requests_total{box="a",path="/v1/models",status="200"}'
+REFUSED = 'aibox_stream_requests_total{box="a",path="/v1/messages",status="401"}'
+WRITTEN, MTP_ON = 'vllm:generation_tokens_total{box="a"}', 'aibox_mtp_enabled{box="a"}'
+LENT = 'aibox_server_lent{box="a"}'
+STREAM_UP = 'up{box="a",job="aibox-stream"}'
+GPU_UP = 'up{box="a",job="aibox-gpu"}'
 RESTARTS = 'node_systemd_service_restart_total{box="a",name="vllm-coder.service"}'
 HEAT = 'gpu_temperature_C{box="a",index="0"}'
 XID = 'aibox_xid_errors_total{box="a",xid="79"}'
@@ -25,6 +31,12 @@ ROOM = 'node_filesystem_avail_bytes{box="a",fstype="ext4",mountpoint="/"}'
 DISK = 'node_filesystem_size_bytes{box="a",fstype="ext4",mountpoint="/"}'
 FREE, RAM = 'node_memory_MemAvailable_bytes{box="a"}', 'node_memory_MemTotal_bytes{box="a"}'
 OPERATIONS, FOREIGN = 'aibox_drift_operations{box="a"}', 'aibox_drift_foreign{box="a"}'
+BUILT, CHECKED = 'aibox_info{box="a"}', 'aibox_drift_check_timestamp_seconds{box="a"}'
+
+
+def not_ours(series: str) -> str:
+    """The same of a machine that another scrape file names."""
+    return series.replace('box="a",', "").replace('box="a"', "")
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,12 @@ CASES = (
     Case("MtpAcceptsNothing", {DRAFTED: "0+100x30"}, "20m"),
     Case("MtpAcceptsNothing", {DRAFTED: "0+100x30", ACCEPTED: "0+1x30"}, "20m", None),
     Case("MtpAcceptsNothing", {DRAFTED: "0+10x30", ACCEPTED: "0x30"}, "20m", None),
+    Case("MtpDraftsNothing", {WRITTEN: "0+100x30", DRAFTS: "7x30", MTP_ON: "1x30"}, "20m"),
+    Case("MtpDraftsNothing", {WRITTEN: "0+100x30", MTP_ON: "1x30"}, "20m"),
+    Case("MtpDraftsNothing", {WRITTEN: "0+100x30", DRAFTS: "0+9x30", MTP_ON: "1x30"}, "20m", None),
+    Case("MtpDraftsNothing", {WRITTEN: "0+100x30", MTP_ON: "0x30"}, "20m", None),
+    Case("MtpDraftsNothing", {WRITTEN: "0+10x30", DRAFTS: "7x30", MTP_ON: "1x30"}, "20m", None),
+    Case("MtpDraftsNothing", {WRITTEN: "0+100x30", MTP_ON: "1x30", LENT: "1x30"}, "20m", None),
     Case(
         "MtpAcceptanceFell",
         {DRAFTED: "0+1000x1300", ACCEPTED: "0+600x1150 690000+200x50"},
@@ -57,23 +75,47 @@ CASES = (
         None,
         step="10m",
     ),
+    Case(
+        "MtpAcceptanceFell",
+        {DRAFTED: "0+1000x1300", ACCEPTED: "0+600x1150 690000+200x50", LENT: "1x1300"},
+        "200h",
+        None,
+        step="10m",
+    ),
     Case("EmptyAnswers", {EMPTY: "0+1x60", ANSWERED: "0+10x60"}, "40m"),
+    Case("EmptyAnswers", {UNKNOWN: "0+1x60", ANSWERED: "0+10x60"}, "40m"),
+    Case("EmptyAnswers", {EMPTY: "0+1x60", ANSWERED: "0+10x60", LISTED: "0+900x60"}, "40m"),
+    Case("EmptyAnswers", {EMPTY: "0+1x60", ANSWERED: "0+10x60", REFUSED: "0+900x60"}, "40m"),
     Case("EmptyAnswers", {EMPTY: "0+1x60", ANSWERED: "0+100x60"}, "40m", None),
-    Case("ServerDown", {'up{box="a",job="vllm"}': "1x5 0x10"}, "12m", {"job": "vllm"}),
-    Case("ServerDown", {'up{box="a",job="vllm"}': "1x5 0x10"}, "9m", None),
-    Case("ServerDown", {'up{box="a",job="vllm"}': "1x15"}, "12m", None),
-    Case("DoorDown", {STREAM_UP: "1x5 0x10"}, "12m", {"job": "stream"}),
+    Case("ServerDown", {'up{box="a",job="aibox-vllm"}': "1x5 0x10"}, "12m", {"job": "aibox-vllm"}),
+    Case("ServerDown", {'up{box="a",job="aibox-vllm"}': "1x5 0x10"}, "9m", None),
+    Case("ServerDown", {'up{box="a",job="aibox-vllm"}': "1x15"}, "12m", None),
+    Case("DoorDown", {STREAM_UP: "1x5 0x10"}, "12m", {"job": "aibox-stream"}),
     Case("DoorDown", {STREAM_UP: "0x15"}, "12m", None),
-    Case("BoxSilent", {'up{box="a",job="node"}': "0x10"}, "6m", {"job": "node"}),
-    Case("BoxSilent", {'up{box="a",job="node"}': "1x10"}, "6m", None),
+    Case("DoorDown", {GPU_UP: "1x5 0x10"}, "12m", {"job": "aibox-gpu"}),
+    Case("DoorDown", {GPU_UP: "1x15"}, "12m", None),
+    Case("BoxSilent", {'up{box="a",job="aibox-node"}': "0x10"}, "6m", {"job": "aibox-node"}),
+    Case("BoxSilent", {'up{box="a",job="aibox-node"}': "1x10"}, "6m", None),
+    Case("BoxSilent", {'up{job="aibox-node"}': "0x10", 'up{job="node"}': "0x10"}, "6m", None),
     Case("RestartLoop", {RESTARTS: "0+1x40"}, "35m", {"name": "vllm-coder.service"}),
     Case("RestartLoop", {RESTARTS: "0x20 1x20"}, "35m", None),
     Case("KvCacheFull", {'vllm:kv_cache_usage_perc{box="a"}': "0.95x15"}, "12m"),
     Case("KvCacheFull", {'vllm:kv_cache_usage_perc{box="a"}': "0.5x15"}, "12m", None),
+    Case(
+        "KvCacheFull", {'vllm:kv_cache_usage_perc{box="a"}': "0.95x15", LENT: "1x15"}, "12m", None
+    ),
     Case("RequestsWait", {'vllm:num_requests_waiting{box="a"}': "3x15"}, "12m"),
     Case("RequestsWait", {'vllm:num_requests_waiting{box="a"}': "3x5 0x10"}, "12m", None),
+    Case("RequestsWait", {'vllm:num_requests_waiting{box="a"}': "3x15", LENT: "1x15"}, "12m", None),
+    Case("RequestsWait", {'vllm:num_requests_waiting{box="a"}': "3x15", LENT: "0x15"}, "12m"),
     Case("Preemptions", {'vllm:num_preemptions_total{box="a"}': "0+1x20"}, "16m"),
     Case("Preemptions", {'vllm:num_preemptions_total{box="a"}': "0x20"}, "16m", None),
+    Case(
+        "Preemptions",
+        {'vllm:num_preemptions_total{box="a"}': "0+1x20", LENT: "1x10 0x10"},
+        "16m",
+        None,
+    ),
     Case("GpuHot", {HEAT: "90x10"}, "6m", {"index": "0"}),
     Case("GpuHot", {HEAT: "84x10"}, "6m", None),
     Case("GpuWarm", {HEAT: "82x20"}, "16m", {"index": "0"}),
@@ -83,24 +125,29 @@ CASES = (
     Case("Xid", {XID: "0x10 1x40"}, "40m", None),
     Case("DiskFull", {ROOM: "4x20", DISK: "100x20"}, "16m", {"mountpoint": "/"}),
     Case("DiskFull", {ROOM: "50x20", DISK: "100x20"}, "16m", None),
+    Case("DiskFull", {not_ours(ROOM): "4x20", not_ours(DISK): "100x20"}, "16m", None),
     Case("MemoryShort", {FREE: "4x20", RAM: "100x20"}, "12m"),
     Case("MemoryShort", {FREE: "40x20", RAM: "100x20"}, "12m", None),
+    Case("MemoryShort", {not_ours(FREE): "4x20", not_ours(RAM): "100x20"}, "12m", None),
     Case("Drift", {OPERATIONS: "0x200", FOREIGN: "1x200"}, "25h", step="10m"),
     Case("Drift", {OPERATIONS: "1x200", FOREIGN: "0x200"}, "20h", None, step="10m"),
     Case("Drift", {OPERATIONS: "0x200", FOREIGN: "0x200"}, "25h", None, step="10m"),
     Case(
         "DriftNotChecked",
-        {'aibox_drift_check_timestamp_seconds{box="a"}': "0x300"},
+        {CHECKED: "0x300"},
         "49h",
         step="10m",
     ),
     Case(
         "DriftNotChecked",
-        {'aibox_drift_check_timestamp_seconds{box="a"}': "0x300"},
+        {CHECKED: "0x300"},
         "40h",
         None,
         step="10m",
     ),
+    Case("DriftNeverChecked", {BUILT: "1x300"}, "49h", step="10m"),
+    Case("DriftNeverChecked", {BUILT: "1x300"}, "47h", None, step="10m"),
+    Case("DriftNeverChecked", {BUILT: "1x300", CHECKED: "0x300"}, "49h", None, step="10m"),
     Case("RebootLosesTheCard", {'aibox_next_reboot_keeps_card{box="a"}': "0x15"}, "11m"),
     Case("RebootLosesTheCard", {'aibox_next_reboot_keeps_card{box="a"}': "1x15"}, "11m", None),
     Case("FactsOld", {'aibox_facts_timestamp_seconds{box="a"}': "0x20"}, "16m"),

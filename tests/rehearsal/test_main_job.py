@@ -263,7 +263,7 @@ def test_every_panel_and_alert_has_its_figure(box: Box) -> None:
     assert missing_panels(box) == {"Prefix hits"}  # a hybrid model on a CPU caches no prefix
     for alert, series in watched.series_of_alerts().items():
         found = watched.asked(box, [query(one) for one in series])
-        assert all(one["result"] for one in found), (alert, series)
+        assert series and all(one["result"] for one in found), (alert, series)
     watched.asked(box, [query(alert.expr) for alert in ALERTS])
     if os.environ.get("AIBOX_PICTURE"):
         watched.draw(box, CHECKOUT / "docs/images/dashboard.png", seconds=600)
@@ -280,7 +280,8 @@ def missing_panels(box: Box) -> set[str]:
     return {
         name.partition(":")[0]
         for name, answer in zip(curves, answers, strict=True)
-        if not any(math.isfinite(float(one["value"][1])) for one in answer["result"])
+        if not name.startswith("What is wrong now")
+        and not any(math.isfinite(float(one["value"][1])) for one in answer["result"])
     }
 
 

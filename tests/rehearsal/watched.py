@@ -85,6 +85,9 @@ SHOWN = (
     *("KV cache", "Requests", "VRAM", "Power", "Temperature", "Drift"),
 )
 
+# Grafana's names of units, as a person writes them.
+UNITS = {"percentunit": "%", "short": "", "watt": "W", "celsius": "°C"}
+
 
 def draw(box: Box, file: Path, *, seconds: int) -> None:
     """The curves of the last so many seconds, as this Prometheus has them."""
@@ -115,11 +118,12 @@ def drawn(box: Box, panel: Panel, place: Any, between: tuple[float, float]) -> N
             place.plot(when, figures, label=legend(curve.legend, found["metric"]))
     if place.lines:
         place.legend(fontsize=7)
-        place.set_ylim(bottom=-0.02 * place.get_ylim()[1])  # a curve at 0 is seen
+        top = panel.most or place.get_ylim()[1]
+        place.set_ylim(-0.02 * top, top)  # a curve at 0 is seen
     else:
         place.text(0.5, 0.5, "no traffic", ha="center", transform=place.transAxes)
     place.set_xlabel("minutes", fontsize=8)
-    place.set_ylabel("%" if panel.unit == "percentunit" else panel.unit, fontsize=8)
+    place.set_ylabel(UNITS.get(panel.unit, panel.unit), fontsize=8)
     if panel.unit == "percentunit":
         place.yaxis.set_major_formatter(lambda value, _at: f"{100 * value:.3g}")
 

@@ -174,6 +174,17 @@ def test_what_a_box_says_cannot_steer_a_terminal() -> None:
     assert drift.printable("a\x1b[31mb\rü") == "a\\x1b[31mb\\rü"
 
 
+def test_after_a_deploy_nothing_is_left_to_mend() -> None:
+    """Else the figure of a check before it stood until the next one, and told of drift for days."""
+    mend = drift.Mend("Base", "Packages", ())
+    before = drift.metrics([Audit("a b", (mend, mend), (), (), ())], None, WHEN)
+    assert 'aibox_drift_operations{box="a b"} 2\n' in before
+    after = drift.deployed(before)
+    assert after == before.replace('{box="a b"} 2', '{box="a b"} 0')
+    assert drift.deployed(after) == after
+    assert drift.deployed("") == ""
+
+
 def test_metrics_escape_what_a_box_is_called() -> None:
     text = drift.metrics([Audit('a"b\\c\nd', (), (), (), ())], None, WHEN)
     assert 'aibox_drift_operations{box="a\\"b\\\\c\\nd"} 0\n' in text

@@ -67,8 +67,8 @@ def test_the_networks_of_a_person(
 
 def wanted(**changes: Any) -> Firewall:
     networks = tuple(ipaddress.ip_network(one) for one in ("192.168.1.0/24", "fe80::/10"))
-    monitors = (ipaddress.ip_network("192.168.1.9/32"),)
-    usual = {"doors": (4001, 4000), "metrics": (9100,), "closed": (8000,)}
+    monitors = (ipaddress.ip_network("10.0.0.9/32"),)
+    usual = {"doors": (4001, 4000), "pages": (3000,), "metrics": (9100,), "closed": (8000,)}
     return Firewall(**{**usual, "lan": networks, "monitors": monitors, **changes})
 
 
@@ -76,16 +76,19 @@ def test_each_port_has_its_people() -> None:
     rules = [line.strip() for line in firewall.ruleset(wanted()).splitlines() if "dport" in line]
     assert rules == [
         "tcp dport 8000 reject with tcp reset",
-        "tcp dport { 4000, 4001 } ip saddr { 192.168.1.0/24 } accept",
+        "tcp dport { 4000, 4001 } ip saddr { 10.0.0.9/32, 192.168.1.0/24 } accept",
         "tcp dport { 4000, 4001 } ip6 saddr { fe80::/10 } accept",
         "tcp dport { 4000, 4001 } reject with tcp reset",
-        "tcp dport { 9100 } ip saddr { 192.168.1.9 } accept".replace(".9 }", ".9/32 }"),
+        "tcp dport { 3000 } ip saddr { 192.168.1.0/24 } accept",
+        "tcp dport { 3000 } ip6 saddr { fe80::/10 } accept",
+        "tcp dport { 3000 } reject with tcp reset",
+        "tcp dport { 9100 } ip saddr { 10.0.0.9/32 } accept",
         "tcp dport { 9100 } reject with tcp reset",
     ]
 
 
 def test_without_doors_the_server_is_still_closed() -> None:
-    text = firewall.ruleset(wanted(doors=(), metrics=()))
+    text = firewall.ruleset(wanted(doors=(), pages=(), metrics=()))
     assert [line.strip() for line in text.splitlines() if "dport" in line] == [
         "tcp dport 8000 reject with tcp reset"
     ]
@@ -97,8 +100,16 @@ def test_metrics_without_a_monitor_are_for_nobody() -> None:
     assert "9100 } ip" not in text
 
 
+def test_a_monitor_in_the_lan_is_named_once() -> None:
+    text = firewall.ruleset(wanted(monitors=(ipaddress.ip_network("192.168.1.9/32"),)))
+    assert "4001 } ip saddr { 192.168.1.0/24 } accept" in text
+    assert "9100 } ip saddr { 192.168.1.9/32 } accept" in text
+
+
 @pytest.mark.skipif(shutil.which("nft") is None, reason="no nft on this machine")
-@pytest.mark.parametrize("changes", [{}, {"doors": (), "metrics": ()}, {"lan": (), "monitors": ()}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"doors": (), "pages": (), "metrics": ()}, {"lan": (), "monitors": ()}]
+)
 def test_the_kernel_takes_it_twice_and_tells_the_same(changes: dict[str, Any]) -> None:
     text = firewall.ruleset(wanted(**changes))
     listed = f"nft -f - && nft -s list table {firewall.TABLE}"

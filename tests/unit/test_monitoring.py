@@ -17,10 +17,11 @@ from aibox.decide.drift import Audit
 from aibox.decide.own_facts import OwnFacts
 from aibox.monitoring import panels
 from aibox.monitoring.__main__ import FOLDER, files
-from aibox.monitoring.alerts import ALERTS
-from aibox.monitoring.dashboard import NO_TRAFFIC
-from aibox.monitoring.panels import ROWS, Kind, Panel
+from aibox.monitoring.alerts import ALERTS, Alert
+from aibox.monitoring.panels import ROWS, Panel
 from aibox.stream.metrics import Metrics
+from aibox.stream.server import _ANSWERS, PATHS
+from tests.rehearsal import watched
 
 EXPOSED = Path(__file__).parent / "exposed"  # {name}{labels} of real exporters, a line each
 OF_THE_SCRAPE = {"box", "job", "instance"}
@@ -76,7 +77,8 @@ def exposed() -> Mapping[str, set[str]]:
         own_facts.exposition(FACTS),
         drift.metrics([audit], None, 1.0),
     ]
-    found: dict[str, set[str]] = {"up": set()}
+    found: dict[str, set[str]] = {"up": set(), "ALERTS": {"alertname", "alertstate", "severity"}}
+    found["aibox_server_lent"] = set()
     rows = [row for text in own for row in series_in(text)]
     rows += [row for path in sorted(EXPOSED.iterdir()) for row in captured(path)]
     for name, labels in rows:
@@ -104,12 +106,17 @@ def test_every_metric_and_label_is_one_that_is_exposed(
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel.title)
-def test_every_label_in_a_legend_is_kept_by_its_curve(panel: Panel) -> None:
+def test_every_label_in_a_legend_is_kept_by_its_curve(
+    panel: Panel, exposed: Mapping[str, set[str]]
+) -> None:
     for curve in panel.curves:
         kept = set(re.findall(r"{{(\w+)}}", curve.legend))
         text = curve.expr
         grouped = {one for part in re.findall(r"by \(([^)]*)\)", text) for one in part.split(", ")}
-        assert kept <= (grouped or kept), (panel.title, kept - grouped)
+        names = [one.partition("{")[0] for one in watched.selectors(parsed(text))]
+        assert names, panel.title
+        whole = set.union(*(exposed[one] for one in names)) | OF_THE_SCRAPE
+        assert kept <= (grouped or whole), (panel.title, kept - (grouped or whole))
 
 
 def test_the_committed_files_are_the_ones_that_these_make() -> None:
@@ -124,8 +131,9 @@ def test_every_panel_says_its_estimator_and_no_traffic() -> None:
     for one in drawn.values():
         assert len(one["description"]) > 20, one["title"]
         defaults = one["fieldConfig"]["defaults"]
-        assert defaults["noValue"] == NO_TRAFFIC
-        assert defaults["mappings"][0]["options"]["result"]["text"] == NO_TRAFFIC
+        expected = "no alert fires" if one["title"] == "What is wrong now" else "no traffic"
+        assert defaults["noValue"] == expected
+        assert defaults["mappings"][0]["options"]["result"]["text"] == expected
 
 
 def test_panels_stand_beside_and_below_each_other() -> None:
@@ -143,18 +151,52 @@ def test_panels_stand_beside_and_below_each_other() -> None:
         taken |= cells
 
 
-@pytest.mark.parametrize("panel", [one for one in PANELS if one.kind is Kind.NUMBER and one.bad])
-def test_thresholds_rise_whichever_way_is_bad(panel: Panel) -> None:
+JUDGED = [one for one in PANELS if one.bad is not None]
+
+
+@pytest.mark.parametrize("panel", JUDGED, ids=lambda panel: panel.title)
+def test_the_bad_value_itself_is_red_whichever_way_is_bad(panel: Panel) -> None:
+    assert panel.bad is not None
+    assert panel.warn is not None
     shown = json.loads(FOLDER.joinpath("dashboard.json").read_text())["panels"]
     [drawn] = [one for one in shown if one["title"] == panel.title]
     steps = drawn["fieldConfig"]["defaults"]["thresholds"]["steps"]
-    values = [step["value"] for step in steps]
-    assert values[0] is None
-    assert values[1:] == sorted(values[1:])
-    assert panel.warn is not None
-    assert panel.bad is not None
-    worst = steps[-1] if panel.bad > panel.warn else steps[0]
-    assert worst["color"] == "red"
+    better = panel.warn - 0.01 if panel.bad > panel.warn else panel.warn
+    values = (panel.bad, (panel.bad + panel.warn) / 2, better)
+    assert [colour_at(steps, value) for value in values] == ["red", "yellow", "green"]
+
+
+def colour_at(steps: list[dict[str, Any]], value: float) -> str:
+    """Of the last step that begins at or below it, as Grafana paints."""
+    bounds = [step["value"] for step in steps[1:]]
+    assert steps[0]["value"] is None
+    assert bounds == sorted(bounds)
+    begun = [step["color"] for step in steps if step["value"] is None or step["value"] <= value]
+    return str(begun[-1])
+
+
+def test_a_card_that_the_next_reboot_loses_is_among_the_judged() -> None:
+    assert "The next reboot keeps the card" in [panel.title for panel in JUDGED]
+
+
+def test_the_picture_names_every_unit_as_a_person_does() -> None:
+    units = {one.unit for one in PANELS if one.title in watched.SHOWN}
+    assert len(units) > 3
+    assert {watched.UNITS.get(one, one) for one in units} <= {"%", "", "W", "°C", "s"}
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_an_alert_looks_at_our_boxes_alone(alert: Alert) -> None:
+    found = watched.selectors(promql.parse(alert.expr))
+    assert found, alert.name
+    assert [one for one in found if 'box!=""' not in one] == []
+
+
+def test_answers_are_counted_at_the_paths_that_the_filter_answers() -> None:
+    asked = re.search(r'path=~"([^"]+)"', panels.ANSWERED)
+    assert asked is not None
+    answering = [path for path in PATHS if re.fullmatch(asked[1], path)]
+    assert sorted(PATHS[path] for path in answering) == sorted(_ANSWERS)
 
 
 def test_an_alert_says_what_was_found_and_what_to_do() -> None:

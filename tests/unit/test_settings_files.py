@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,20 @@ def test_what_cannot_be_meant_is_named_with_file_and_line(
 def test_what_goes_on_with_a_setting_is_no_fault(tmp_path: Path, text: str) -> None:
     (tmp_path / "site.py").write_text(text)
     assert refusal_of(tmp_path / "site.py", NAME) is None
+
+
+def test_a_monitor_that_is_no_box_has_a_settings_file_of_its_own(tmp_path: Path) -> None:
+    """site.py is for the hosts of the group `site`: pyinfra gives a monitor alone nothing of it."""
+    (tmp_path / "group_data").mkdir()
+    (tmp_path / "group_data/site.py").write_text("grafana_port = 1\n")
+    (tmp_path / "group_data/monitor.py").write_text("grafana_port = 2\n")
+    (tmp_path / "inventory.py").write_text("site = ['ai-box']\nmonitor = ['watcher']\n")
+    program = str(Path(sys.executable).with_name("pyinfra"))
+    words = [program, "inventory.py", "debug-inventory"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    found = dict(re.findall(r"\[(ai-box|watcher)\].*?grafana_port\W+(\d)", said, re.DOTALL))
+    assert found == {"ai-box": "1", "watcher": "2"}, said
 
 
 def test_the_projects_own_files_are_in_order() -> None:

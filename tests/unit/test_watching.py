@@ -87,9 +87,35 @@ def test_the_plan_names_exporters_and_who_may_read() -> None:
         "the node exporter is left out: port 9100 belongs to nginx (pid 9, unit nginx.service) "
         "(node_exporter_port takes another, monitoring = False says no)",
         "the GPU exporter (nvitop) on port 9835",
+        monitoring.WITHOUT_NODE_EXPORTER,
         "metrics are for 10.0.0.0/8",
     ]
+    assert monitoring.plan_rows(asked, Standing(True, ON, ON, ())) == [
+        "the node exporter on port 9100",
+        "the GPU exporter (nvitop) on port 9835",
+        "metrics are for this box only",
+    ]
     assert monitoring.plan_rows(asked, monitoring.OFF) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "said", "monitors", "is_refused"),
+    [
+        ("@local", None, [KNOWN], True),
+        ("@local", None, [ITSELF, KNOWN], True),
+        ("@local", None, [Monitor("@local", "@local", itself=True)], False),
+        ("@local", None, [], False),
+        ("@local", "192.168.1.20", [KNOWN], False),
+        ("ai-box", None, [KNOWN], False),
+    ],
+)
+def test_a_box_that_only_pyinfra_can_name_is_refused_to_a_monitor(
+    address: str, said: str | None, monitors: list[Monitor], is_refused: bool
+) -> None:
+    refusal = monitoring.unknown_box(address, said, monitors)
+    assert (refusal is not None) == is_refused
+    if refusal:
+        assert "scrape_address" in refusal.remedy
 
 
 @pytest.mark.parametrize("name", ["ai box", "-box", "ai-box.", "http://ai-box", ""])
@@ -127,31 +153,34 @@ def targets(*boxes: Seen) -> dict[str, list[tuple[str, str]]]:
 
 def test_a_monitor_elsewhere_reads_the_server_through_the_filter() -> None:
     found = targets(Seen("a", "192.168.1.20", PORTS))
-    assert found["vllm"] == [("192.168.1.20:4000", "/metrics/vllm")]
-    assert found["gateway"] == [("192.168.1.20:4001", "/metrics/")]
-    assert set(found) == {"vllm", "stream", "gateway", "node", "gpu"}
+    assert found["aibox-vllm"] == [("192.168.1.20:4000", "/metrics/vllm")]
+    assert found["aibox-gateway"] == [("192.168.1.20:4001", "/metrics/")]
+    # a person's own Prometheus has a job `node` already, and takes no name twice
+    assert set(found) == {f"aibox-{one}" for one in ("vllm", "stream", "gateway", "node", "gpu")}
 
 
 def test_a_box_that_watches_itself_reads_the_server() -> None:
-    assert targets(Seen("a", HERE, PORTS))["vllm"] == [("127.0.0.1:8000", "/metrics")]
+    assert targets(Seen("a", HERE, PORTS))["aibox-vllm"] == [("127.0.0.1:8000", "/metrics")]
 
 
 def test_ipv6_stands_in_brackets() -> None:
-    assert targets(Seen("a", "2001:db8::7", PORTS))["node"] == [("[2001:db8::7]:9100", "/metrics")]
+    assert targets(Seen("a", "2001:db8::7", PORTS))["aibox-node"] == [
+        ("[2001:db8::7]:9100", "/metrics")
+    ]
 
 
 def test_without_the_filter_the_server_is_not_seen_from_elsewhere() -> None:
     seen = Seen("a", "192.168.1.20", {"server": 8000, "node": 9100})
-    assert set(targets(seen)) == {"node"}
+    assert set(targets(seen)) == {"aibox-node"}
     assert "without the stream filter" in (scraping.blind(seen) or "")
     assert scraping.blind(Seen("a", HERE, {"server": 8000})) is None
 
 
 def test_figures_that_name_their_box_keep_the_name() -> None:
     jobs = {one["job_name"]: one for one in scraping.jobs([Seen("a", HERE, PORTS)])}
-    assert jobs["node"]["honor_labels"] is True
-    assert "honor_labels" not in jobs["vllm"]
-    [labels] = [one["labels"] for one in jobs["node"]["static_configs"]]
+    assert jobs["aibox-node"]["honor_labels"] is True
+    assert "honor_labels" not in jobs["aibox-vllm"]
+    [labels] = [one["labels"] for one in jobs["aibox-node"]["static_configs"]]
     assert labels["box"] == "a"
 
 
@@ -178,8 +207,35 @@ def test_the_files_for_a_prometheus_of_ones_own(tmp_path: Path) -> None:
     assert names == {"scrape.yml", "alerts.yml", "dashboard.json"}
     jobs = yaml.safe_load((folder / "scrape.yml").read_text())["scrape_configs"]
     addresses = {one["job_name"]: one["static_configs"][0]["targets"] for one in jobs}
-    assert addresses["gpu"] == ["192.168.1.20:9835"]
+    assert addresses["aibox-gpu"] == ["192.168.1.20:9835"]
     assert all(len(one["static_configs"]) == 1 for one in jobs)  # the monitor is no box
+
+
+def test_a_box_that_is_not_watched_is_asked_nothing(tmp_path: Path) -> None:
+    """Else its server were down for ever."""
+    boxes = "[('ai-box', {'monitoring': True}), ('other', {'monitoring': False})]"
+    done = files(tmp_path, f"site = {boxes}\n")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "written/scrape.yml").read_text()
+    assert "box: ai-box" in text
+    assert "other" not in text
+
+
+@pytest.mark.parametrize(
+    ("inventory", "words"),
+    [
+        ("site = ['@local']\n", "@local has no address"),
+        ("site = [('ai-box', {'monitoring': False})]\n", "all of them with monitoring = False"),
+    ],
+)
+def test_files_that_would_watch_nothing_are_refused(
+    tmp_path: Path, inventory: str, words: str
+) -> None:
+    done = files(tmp_path, inventory)
+    assert done.returncode == 1, done.stdout
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "written").exists()
 
 
 def test_files_for_settings_that_cannot_work_are_refused(tmp_path: Path) -> None:
@@ -222,6 +278,8 @@ def test_a_prometheus_of_ones_own_is_left_alone(found: Found, words: str | None)
         (Found(None, None, None), None),
         (Found(None, OURS, ()), None),
         (Found(None, None, ()), "it was installed before"),  # its first password is known
+        (Found(None, None, (), brought=True), None),  # ours, turned off and on again
+        (Found(CONTAINER, None, (), brought=True), "grafana_port takes another port"),
         (Found(CONTAINER, None, None), "grafana_port takes another port"),
     ],
 )
@@ -229,6 +287,25 @@ def test_a_grafana_of_ones_own_is_left_alone(found: Found, words: str | None) ->
     said = watcher.is_theirs(watcher.grafana(3000), found)
     assert (said is None) == (words is None), said
     assert (words or "") in (said or "")
+
+
+def test_grafana_turned_off_keeps_the_password_that_it_knows() -> None:
+    assert watcher.PASSWORD not in watcher.GRAFANA_FILES_OF_NOW
+    assert {*watcher.FILES} >= {watcher.PASSWORD, *watcher.GRAFANA_FILES_OF_NOW}  # a teardown's
+
+
+@pytest.mark.parametrize(
+    ("address", "name", "words"),
+    [
+        ("0.0.0.0", "watcher", "Grafana on port 3000, user admin"),
+        ("127.0.0.1", "watcher", "ssh -fNL 3000:localhost:3000 watcher"),
+        ("127.0.0.1", "@local", "http://localhost:3000 of the monitor alone; user admin"),
+    ],
+)
+def test_the_last_screen_says_how_to_reach_grafana(address: str, name: str, words: str) -> None:
+    said = watcher.reached(address, 3000, name)
+    assert words in said
+    assert said.endswith(f"sudo cat {watcher.PASSWORD}")
 
 
 def test_provisioned_files_are_yaml_and_name_our_places() -> None:
