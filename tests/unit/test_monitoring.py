@@ -78,7 +78,6 @@ def exposed() -> Mapping[str, set[str]]:
         drift.metrics([audit], None, 1.0),
     ]
     found: dict[str, set[str]] = {"up": set(), "ALERTS": {"alertname", "alertstate", "severity"}}
-    found["aibox_server_lent"] = set()
     rows = [row for text in own for row in series_in(text)]
     rows += [row for path in sorted(EXPOSED.iterdir()) for row in captured(path)]
     for name, labels in rows:
