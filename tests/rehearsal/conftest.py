@@ -25,6 +25,7 @@ from tests.rehearsal.emulation import nvidia_repository
 from tests.rehearsal.emulation.hub import Hub, usual_port
 from tests.rehearsal.image import locked
 from tests.rehearsal.machine import CHECKOUT, cache_folder
+from tests.rehearsal.main_job import stop_hub_if_unused
 from tests.rehearsal.provision import deploy, files_folder, standin
 from tests.rehearsal.registry import network_held
 
@@ -44,6 +45,12 @@ DEPLOYED_BY = (
 STANDS_ON = {"based": "bare", "driven": "based", "serving": "driven"}
 # Each of pytest-xdist's processes has a hub, to which the boxes that it deploys go back.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+
+
+def pytest_sessionfinish() -> None:
+    """The hub of the `make rehearsal` of a test, which stayed beside another process's boxes."""
+    if not WORKER:
+        stop_hub_if_unused()
 
 
 class RealStarts:
