@@ -49,7 +49,7 @@ def read(told: dict[str, Any]) -> OwnFacts:
         failed=max((one["when"] for one in failed.values()), default=None),
         gated=installed is None or installed["sha256"] == probe.last_good("sha256"),
         reboot_reasons=next_boot(told["driver"]),
-        kernel_log=kernel_log(),
+        kernel_log=tuple(probe.kernel_lines("NVRM: Xid")),
         when=time.time(),
         lent=lent.is_at_work(),
     )
@@ -64,10 +64,3 @@ def next_boot(wanted: dict[str, Any]) -> tuple[str, ...] | None:
     except ValueError:
         return None
     return tuple(next_boot_reasons(evidence, driver))
-
-
-def kernel_log() -> tuple[str, ...]:
-    """All that this boot's kernel said of an Xid."""
-    words = ["journalctl", "-b", "-o", "cat", "-t", "kernel", "--no-pager", "-q"]
-    said = probe.text_of([*words, "--grep", "NVRM: Xid"])
-    return tuple((said or "").splitlines())

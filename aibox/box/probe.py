@@ -1427,12 +1427,17 @@ def kernel_log() -> list[str]:
 
     The last 20 lines.
     """
-    command = ["journalctl", "-b", "-o", "cat", "-t", "kernel", "--no-pager", "-q"]
-    said = text_of([*command, "--grep", "NVRM|nouveau|nvidia|Key was rejected|unavailable key"])
+    said = kernel_lines("NVRM|nouveau|nvidia|Key was rejected|unavailable key")
     telling = re.compile(
         r"NVRM|Xid|[Kk]ey|(?:nouveau|nvidia).*(?:fail|error|unknown|unsupported|timeout|reject)"
     )
-    return [line for line in (said or "").splitlines() if telling.search(line)][-20:]
+    return [line for line in said if telling.search(line)][-20:]
+
+
+def kernel_lines(pattern: str) -> list[str]:
+    """All that this boot's kernel said that matches."""
+    command = ["journalctl", "-b", "-o", "cat", "-t", "kernel", "--no-pager", "-q"]
+    return (text_of([*command, "--grep", pattern]) or "").splitlines()
 
 
 def nvcc_version(toolkit: str) -> str | None:
