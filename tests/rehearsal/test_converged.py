@@ -77,6 +77,7 @@ def test_after_a_reboot_the_server_is_back_by_itself(box: Box, hub: Hub) -> None
     assert planned(box, hub) == []
 
 
+@pytest.mark.long
 def test_a_killed_engine_comes_back(box: Box, hub: Hub) -> None:
     before = restarts(box)
     box.run("pkill -9 -f VLLM::EngineCore")

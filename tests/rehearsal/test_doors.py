@@ -102,6 +102,7 @@ def exposure(box: Box, unit: str) -> float:
 # --- the filter alone ----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_stranger_keeps_a_door_out_and_is_named(box: Box, data: HostData) -> None:
     """The other door stands all the same; one that was asked for is refused."""
     box.run(STRANGER.format(port=4001))

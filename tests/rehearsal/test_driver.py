@@ -78,6 +78,7 @@ def fresh(layers: Callable[[str], str | None]) -> Iterator[Box]:
         yield box
 
 
+@pytest.mark.long
 def test_a_box_without_a_driver_serves_after_one_run_with_one_reboot(fresh: Box, hub: Hub) -> None:
     with reboots(fresh, 1):
         ended = run_well(fresh, hub, reboot_while_serving=False)
