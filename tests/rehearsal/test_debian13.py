@@ -13,7 +13,7 @@ from tests.rehearsal.conftest import RealStarts
 from tests.rehearsal.emulation.hub import Hub
 from tests.rehearsal.provision import deploy, download_caches, production, standin
 from tests.rehearsal.test_doors import BODY, ask, bearer, deployed, exposure, is_up, planned
-from tests.rehearsal.test_monitoring import up
+from tests.rehearsal.test_monitoring import at_home, got, up
 
 pytestmark = pytest.mark.long
 
@@ -64,6 +64,7 @@ def test_it_watches_itself_there(hub: Hub) -> None:
         assert exposure(box, GPU_EXPORTER.unit) <= 2.0
         assert planned(box, data) == []
         box.reboot()
+        box.until(lambda: "is Ready" in got(box, at_home(9090, "/-/ready")), 300)
         box.until(lambda: up(box) == dict.fromkeys(parts, "up"), 300)
         assert planned(box, data) == []
 
