@@ -175,6 +175,7 @@ def test_a_filter_that_fails_its_gate_makes_way_for_the_one_before(
     box: Box, data: HostData
 ) -> None:
     """An address that is not this box's: it can't listen there."""
+    deployed(box, data)
     before = box.run(f"cat {STREAM_CONFIG}").stdout
     ended = deploy({box: {**data, "doors_address": "203.0.113.7"}}, "-y")
     assert ended.code == 1, ended.said
