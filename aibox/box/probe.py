@@ -1763,6 +1763,7 @@ QUESTIONS = {
     "owners": owners,
     "foreign": foreign,
     "dpkg": lambda _asked: dpkg(),
+    "cards": lambda _asked: gpu(),
     "driver": driver,
     "repository": repository,
 }

@@ -162,9 +162,15 @@ NAMED = "--served-model-name qwen3.8-27b --host localhost"
         ),
         (
             found(f"{NAMED} -tp 2"),
-            "it spreads over several cards (--tensor-parallel-size 2)",
-            "no setting keeps this",
+            "it spreads over several cards (--tensor-parallel-size 2); a deploy serves from one",
+            '{"tensor-parallel-size": 2}',
         ),
+        (
+            found(f"{NAMED} --tensor-parallel-size 2 -dp 2 -pp 1"),
+            "(--tensor-parallel-size 2, --data-parallel-size 2); a deploy serves from one",
+            '{"tensor-parallel-size": 2, "data-parallel-size": 2}',
+        ),
+        (found(f"{NAMED} -tp auto"), "it spreads over several cards", ""),
         (
             found(NAMED, unit="my-llm.service"),
             "my-llm.service is not vllm-coder.service",
