@@ -78,6 +78,7 @@ def test_a_server_over_two_cards_is_pinned_to_both(box: Box, hub: Hub) -> None:
     alike: gpu.Card = {**card, "uuid": second, "pci_bus_id": "00000000:41:00.0"}
     first = card["uuid"]
     gpu.write_state(box.root, {**one, "cards": [card, alike]})
+    box.run("systemctl restart nvidia-persistenced")  # it keeps the cards that it found at boot
     data = {**standin(hub.url), "serve": {"tensor-parallel-size": 2}, "power_limit_w": 400}
     ended = deploy({box: data}, "-y")
     assert ended.code == 0, ended.said

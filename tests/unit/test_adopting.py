@@ -352,6 +352,15 @@ def test_variables_that_are_set_already_stay_in_the_line_and_secrets_are_left_ou
     assert "no longer set: HF_TOKEN" in changes(secret)
 
 
+def test_the_variable_that_chose_cards_is_no_line_to_keep() -> None:
+    text = "[Service]\nEnvironment=CUDA_VISIBLE_DEVICES=0,1 NCCL_DEBUG=WARN\n"
+    rows = changes(found(f"{NAMED} -tp 2", text=text))
+    assert "no longer set: CUDA_VISIBLE_DEVICES=0,1; gpu_uuid names the cards" in rows
+    assert '  server_environment = {"NCCL_DEBUG": "WARN"}' in rows
+    alone = changes(found(NAMED, text="[Service]\nEnvironment=CUDA_VISIBLE_DEVICES=1\n"))
+    assert sum("no longer set" in row for row in alone) == 1
+
+
 def test_lines_of_the_unit_that_are_otherwise_are_named() -> None:
     text = "[Service]\nRestart=on-failure\nRestartSec=5s\nWorkingDirectory=/home/me\n"
     rows = changes(found(NAMED, text=text, drop_ins={"/x/a.conf": "[Service]\nRestart=no\n"}))
