@@ -45,8 +45,8 @@ class Places:
         return f"{self.settings.models_folder}/{self.settings.model}/.partial-{commit}"
 
 
-def nobody() -> tuple[str, ...]:
-    """Of a box that nobody asks."""
+def no_cards_known() -> tuple[str, ...]:
+    """Of a box that is not asked."""
     return ()
 
 
@@ -63,7 +63,7 @@ class Box(Places):
     nvidia_key: str
     doors: doors.Standing = doors.NONE
     watched: monitoring.Standing = monitoring.OFF
-    cards_there: Callable[[], tuple[str, ...]] = nobody
+    cards_there: Callable[[], tuple[str, ...]] = no_cards_known
 
     @property
     def gpu_uuids(self) -> tuple[str, ...]:
