@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pyinfra import config, host, logger, state
@@ -31,7 +32,16 @@ from aibox.settings import (
     release_lock,
     wanted_from,
 )
-from tasks import discovery, door_keys, doors, drift_report, first_pin, standing_doors, watching
+from tasks import (
+    cards,
+    discovery,
+    door_keys,
+    doors,
+    drift_report,
+    first_pin,
+    standing_doors,
+    watching,
+)
 from tasks.box import PROJECT, Box, Places
 from tasks.facts import Login, Probe
 from tasks.first_pin import Pinned
@@ -143,7 +153,8 @@ def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusa
     refusals += [pinned.refusal] if pinned.refusal else []
     if refusals or lock is None or key is None:
         return refusals
-    return Box(settings, lock, wanted_driver, key, standing, watched)
+    there = partial(cards.there, settings.cards_wanted)
+    return Box(settings, lock, wanted_driver, key, standing, watched, there)
 
 
 def evidence_of(cuda: str | None) -> Evidence:

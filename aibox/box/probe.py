@@ -1769,6 +1769,7 @@ QUESTIONS = {
     "owners": owners,
     "foreign": foreign,
     "dpkg": lambda _asked: dpkg(),
+    "cards": lambda _asked: gpu(),
     "driver": driver,
     "repository": repository,
 }
