@@ -71,6 +71,7 @@ def test_one_flag_is_one_line_and_one_restart(box: Box, hub: Hub) -> None:
     assert planned(box, hub, serve={"max-num-seqs": 3}) == []
 
 
+@pytest.mark.long
 def test_a_server_over_two_cards_is_pinned_to_both(box: Box, hub: Hub) -> None:
     one = gpu.CARDS["workstation"]
     second = "GPU-5bd1e9a4-0000-4000-8000-000000000003"
