@@ -18,7 +18,7 @@ def out_in(text: str) -> dict[str, dict[str, Any]]:
         raise ValueError("it has no mapping `out`")
     for box, one in out.items():
         since = one.get("since") if isinstance(one, dict) else None
-        is_moment = type(since) in (int, float) and math.isfinite(since)
-        if not is_moment or not isinstance(one.get("why"), str):
+        is_number = isinstance(since, int | float) and not isinstance(since, bool)
+        if not is_number or not math.isfinite(since) or not isinstance(one.get("why"), str):
             raise ValueError(f"{box} has no `why` and `since`")
     return out

@@ -44,7 +44,7 @@ def test_who_is_out_already_stays_so_since_then() -> None:
     ],
 )
 def test_what_is_no_rotation_is_told(text: str) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"\w"):
         code.out_in(text)
 
 
@@ -156,5 +156,6 @@ def test_only_root_changes_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert program.main(["rotation", "back", "b"]) == 1
+    assert program.main(["rotation", "out", "b", "--why", "x"]) == 1
     assert "sudo" in capsys.readouterr().err
+    assert not (folder / "rotation.json").exists()
