@@ -300,6 +300,59 @@ def test_who_hangs_up_is_counted_no_more(gateway: Gateway) -> None:
     over(gateway, told)
 
 
+def response(name: str) -> bytes:
+    """An answer of /v1/responses, which the box keeps."""
+    part = {"type": "output_text", "text": f"I am {name}.", "annotations": []}
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed"}
+    usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+    told = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "usage": usage}
+    told |= {"status": "completed", "output": [{**message, "content": [part]}], "tools": []}
+    return json.dumps({**told, "parallel_tool_calls": True, "tool_choice": "auto"}).encode()
+
+
+def test_what_goes_on_from_an_answer_goes_to_the_box_that_has_it(gateway: Gateway) -> None:
+    async def told(there: Fleet) -> None:
+        there.speak(lambda name: whole(response(name)))
+        for name in ("a", "b"):
+            status, text = await there.ask(RESPONSES, input="Hello")
+            assert (status, f"I am {name}." in text) == (200, True), text
+            first = json.loads(text)["id"]
+            more = {"path": RESPONSES, "input": "More", "previous_response_id": first}
+            assert await there.who(4, **more) == [name] * 4
+            there.take_out(**{name: "a roll"})
+            status, text = await there.ask(**more)
+            assert status == 503 and f"{name} was taken out" in text, text
+            there.take_out()
+
+    over(gateway, told)
+
+
+def test_messages_are_spread_as_well(gateway: Gateway) -> None:
+    async def told(there: Fleet) -> None:
+        body = {"messages": BODY["messages"], "max_tokens": 5}
+        answers = await asyncio.gather(*(there.ask("/v1/messages", **body) for _ in range(4)))
+        assert {status for status, _ in answers} == {200}, answers
+        assert (there.asked("a"), there.asked("b")) == (2, 2)
+        status, text = await there.ask("/v1/messages/count_tokens", messages=BODY["messages"])
+        assert status == 200 and json.loads(text)["input_tokens"] > 0
+
+    over(gateway, told)
+
+
+def test_prometheus_reads_how_the_boxes_are(gateway: Gateway) -> None:
+    async def told(there: Fleet) -> None:
+        there.take_out(b="a roll")
+        async with there.client.get(gateway.url + "/metrics/") as answer:
+            text = await answer.text()
+        assert 'aibox_gateway_box_healthy{of="b"} 1.0' in text
+        assert 'aibox_gateway_box_in_rotation{of="a"} 1.0' in text
+        assert 'aibox_gateway_box_in_rotation{of="b"} 0.0' in text
+        assert 'aibox_gateway_box_requests{of="c"} 0.0' in text
+        assert "litellm_" in text
+
+    over(gateway, told)
+
+
 def test_a_stream_that_breaks_off_moves_only_before_its_first_word(gateway: Gateway) -> None:
     async def told(there: Fleet) -> None:
         there.speak(lambda name: Script([streamed(name)]))
