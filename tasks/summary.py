@@ -1,0 +1,69 @@
+"""One row a box on the screen, after everything else, where a run works on several."""
+
+from __future__ import annotations
+
+import click
+from pyinfra import state
+from pyinfra.api import Host
+from pyinfra.api.state import StateStage
+
+from aibox.decide.plan import PlanFacts
+from aibox.decide.summary import Seen, pausing_together, rows
+from tasks import drift_report, invocation, page, preflight
+from tasks.operations import AT, SAID
+
+PLANNED = "planned"  # in a box's connector data: the facts of its plan, where one was shown
+GATEWAYS = "gateways"
+INDENT = "    "
+
+_shown: set[bool] = set()
+
+
+def show() -> None:
+    """What would be done, before the prompt or at the end of --dry; what was, at the end."""
+    if not (state.initialised and invocation.deploys()) or drift_report.is_wanted():
+        return
+    carried_out = state.current_stage >= StateStage.Execute
+    boxes = [box for box in state.inventory if state.is_host_in_limit(box)]
+    looked_at = any(box in state.failed_hosts or state.ops[box] for box in boxes)
+    if len(boxes) < 2 or not looked_at or carried_out in _shown:
+        return
+    _shown.add(carried_out)
+    run = [seen(box) for box in boxes]
+    found = rows(run, page.width() - len(INDENT), carried_out=carried_out)
+    wide = max(len(name) for name, _ in found)
+    click.echo(err=True)
+    for name, text in found:
+        click.echo(f"{INDENT}{click.style(f'{name:<{wide}}', bold=True)}  {text}", err=True)
+    together = pausing_together(run) if state.inventory.groups.get(GATEWAYS) else None
+    if together and not carried_out:
+        click.echo(f"\n{INDENT}{click.style(together, fg='yellow')}", err=True)
+
+
+def seen(box: Host) -> Seen:
+    """What this run knows of a box now."""
+    operations = [one.operation_meta for one in state.ops[box].values()]
+    judged = preflight.judged().get(box.name)
+    data = box.connector_data
+    return Seen(
+        box=box.name,
+        reached=box in state.activated_hosts,
+        failed=box in state.failed_hosts,
+        refusals=[one.found for one in data.get(SAID, ())],
+        at=next(iter(state.op_meta[data[AT]].names)) if AT in data else None,
+        due=sum(one.will_change for one in operations),
+        done=sum(one.is_complete() and one.did_change() for one in operations),
+        ended=bool(operations) and all(one.is_complete() for one in operations),
+        model=judged.served_model if judged else None,
+        pause=pause(data[PLANNED]) if PLANNED in data else None,
+        models=judged.served_models if judged else (),
+    )
+
+
+def pause(facts: PlanFacts) -> str | None:
+    """What the server's clients will meet, where it serves now."""
+    if not facts.service.serves:
+        return None
+    if facts.reboot:
+        return "reboot"
+    return "restart" if facts.service.restart else None
