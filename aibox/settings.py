@@ -170,9 +170,7 @@ class Settings(_Strict):
         description='a list of networks, such as ["192.168.1.0/24"], or None'
     )
     monitoring: bool | None = Field(description="True, False or None")
-    scrape_address: HostName | None = Field(
-        description="a host name or an IP address, text, or None"
-    )
+    box_address: HostName | None = Field(description="a host name or an IP address, text, or None")
     node_exporter_port: int = Field(ge=1, le=65535, description="a port, a whole number 1 to 65535")
     gpu_exporter_port: int = Field(ge=1, le=65535, description="a port, a whole number 1 to 65535")
     grafana: bool = Field(description="True or False")
