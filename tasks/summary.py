@@ -9,11 +9,10 @@ from pyinfra.api.state import StateStage
 
 from aibox.decide.plan import PlanFacts
 from aibox.decide.summary import Seen, pausing_together, rows
-from tasks import drift_report, invocation, page, preflight
+from tasks import drift_report, fleet, invocation, page, preflight
 from tasks.operations import AT, SAID
 
 PLANNED = "planned"  # in a box's connector data: the facts of its plan, where one was shown
-GATEWAYS = "gateways"
 INDENT = "    "
 
 _shown: set[bool] = set()
@@ -35,7 +34,7 @@ def show() -> None:
     click.echo(err=True)
     for name, text in found:
         click.echo(f"{INDENT}{click.style(f'{name:<{wide}}', bold=True)}  {text}", err=True)
-    together = pausing_together(run) if state.inventory.groups.get(GATEWAYS) else None
+    together = pausing_together(run) if fleet.gateways() else None
     if together and not carried_out:
         click.echo(f"\n{INDENT}{click.style(together, fg='yellow')}", err=True)
 
