@@ -199,23 +199,22 @@ def turned(work: Roll, turn: Turn) -> str:
     by_hand = roll.reason_of_a_hand(box, found)
     if by_hand is not None:
         return f"left alone, somebody has taken it out meanwhile: {by_hand}"
-    judge_again(work, box, found)
+    judge_again(work, turn, found)
     take_out(work, box, found)
     left = roll_runs.wait(asked, box, asked.drain)
     if left != 0:
         print(roll.not_quiet(box, left, asked.drain), flush=True)
-    if turn.differs and roll_runs.deploy(asked, box):
+    if turn.differs and roll_runs.deploy(asked, box, quiet=left == 0):
         after_a_failure(work, box)
     wait_until_healthy(work, box)
     put_back(work, box)
     return "done, and asked again"
 
 
-def judge_again(work: Roll, box: str, found: Sequence[Gateway]) -> None:
+def judge_again(work: Roll, turn: Turn, found: Sequence[Gateway]) -> None:
     """Whether its turn may begin as things stand now. Raises StoppedError."""
-    silent = [roll.silent(one) for one in found if one.boxes is None]
-    alone = None if work.asked.interrupt else roll.serves_alone(box, found)
-    for refusal in [*silent, *([alone] if alone else [])]:
+    refusal = roll.refusal_of_a_turn(turn, found, interrupt=work.asked.interrupt)
+    if refusal is not None:
         raise StoppedError(refusal)
 
 

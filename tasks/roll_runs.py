@@ -62,9 +62,11 @@ def wait(asked: argparse.Namespace, box: str, seconds: float) -> int | None:
     return found["answer"] if found else None
 
 
-def deploy(asked: argparse.Namespace, box: str) -> int:
-    """A whole deploy, on the screen; its exit code."""
-    words = [*pyinfra(asked, [box]), "-y", "--", drift.inventory_of(asked), "deploy.py"]
+def deploy(asked: argparse.Namespace, box: str, *, quiet: bool) -> int:
+    """A whole deploy, on the screen; its exit code. quiet: the box runs no request, so that it may
+    reboot although its server answers."""
+    options = ["-y", *(["--data=reboot_while_serving=true"] if quiet else [])]
+    words = [*pyinfra(asked, [box]), *options, "--", drift.inventory_of(asked), "deploy.py"]
     with subprocess.Popen(words, cwd=drift.PROJECT) as child:
         return ended(child)
 

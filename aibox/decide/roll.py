@@ -182,6 +182,22 @@ def takes_requests(of: Mapping[str, Any]) -> bool:
 # --- in its middle -------------------------------------------------------------------------------
 
 
+def refusal_of_a_turn(
+    turn: Turn, gateways: Sequence[Gateway], *, interrupt: bool
+) -> Refusal | None:
+    """Why a box's turn is not to begin, as its gateways see things right before it."""
+    for one in gateways:
+        if one.boxes is None:
+            return silent(one)
+    if turn.what != FINISH and not is_healthy(turn.box, gateways):
+        return Refusal(
+            f"{turn.box} has become ill: {why_not_healthy(turn.box, gateways)}",
+            "a box that serves when its turn comes",
+            f"mend it, then run the roll again: {ROLL}",
+        )
+    return None if interrupt else serves_alone(turn.box, gateways)
+
+
 def is_healthy(box: str, gateways: Sequence[Gateway]) -> bool:
     """Whether every gateway answers, and each that asks the box finds it healthy."""
     answered = all(one.boxes is not None for one in gateways)

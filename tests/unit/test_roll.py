@@ -11,7 +11,7 @@ import pytest
 from aibox.box.probe import running_in
 from aibox.decide import roll
 from aibox.decide.drift import Audit, Mend, Reason
-from aibox.decide.roll import Gateway, Looked
+from aibox.decide.roll import Gateway, Looked, Turn
 from tasks import roll as entry
 from tasks import roll_runs
 
@@ -161,6 +161,27 @@ def test_the_only_box_of_all_is_finished_when_it_is_out() -> None:
     assert refused(looked(audits, a=ill, b=told(out=OURS), c=ill)) == []
 
 
+ILL = told(healthy=False, found="nothing answers")
+
+
+@pytest.mark.parametrize(
+    ("what", "boxes", "why"),
+    [
+        (roll.UPDATE, {"a": told(), "b": told()}, None),
+        (roll.UPDATE, None, "the gateway g does not say"),
+        (roll.UPDATE, {"a": ILL, "b": told()}, "a has become ill: g finds nothing answers"),
+        (roll.UPDATE, {"a": told(), "b": ILL}, "at g nobody but a serves coder"),
+        (roll.FINISH, {"a": {**ILL, "out": OURS}, "b": ILL}, None),
+    ],
+)
+def test_a_turn_begins_only_as_things_stand_then(
+    what: str, boxes: dict[str, Any] | None, why: str | None
+) -> None:
+    turn = Turn("a", what, "", differs=True)
+    found = roll.refusal_of_a_turn(turn, [Gateway("g", boxes)], interrupt=False)
+    assert found.found.startswith(why) if found and why else found is None and why is None
+
+
 # --- a made-up fleet -----------------------------------------------------------------------------
 
 
@@ -195,7 +216,8 @@ class Fleet:
         self.events.append(f"{box} is quiet")
         return 0
 
-    def deploy(self, _asked: object, box: str) -> int:
+    def deploy(self, _asked: object, box: str, *, quiet: bool) -> int:
+        assert quiet
         assert all(held[box]["out"] for name, held in self.gateways.items())
         self.events.append(f"{box} deployed to")
         code = self.deploying(self, box)
