@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 from pyinfra import state
 from pyinfra.api import Host
+from pyinfra.api.operation import OperationMeta
 from pyinfra.api.state import StateStage
+from pyinfra.context import ctx_host
 
 from aibox.decide.plan import PlanFacts
 from aibox.decide.summary import Seen, pausing_together, rows
@@ -27,8 +31,10 @@ def show() -> None:
     looked_at = any(box in state.failed_hosts or state.ops[box] for box in boxes)
     if len(boxes) < 2 or not looked_at or carried_out in _shown:
         return
+    if not (carried_out or state.should_check_for_changes()):  # --dry -y: nothing was planned
+        return
     _shown.add(carried_out)
-    run = [seen(box) for box in boxes]
+    run = [seen(box, carried_out=carried_out) for box in boxes]
     found = rows(run, page.width() - len(INDENT), carried_out=carried_out)
     wide = max(len(name) for name, _ in found)
     click.echo(err=True)
@@ -39,24 +45,30 @@ def show() -> None:
         click.echo(f"\n{INDENT}{click.style(together, fg='yellow')}", err=True)
 
 
-def seen(box: Host) -> Seen:
+def seen(box: Host, *, carried_out: bool) -> Seen:
     """What this run knows of a box now."""
     operations = [one.operation_meta for one in state.ops[box].values()]
     judged = preflight.judged().get(box.name)
-    data = box.connector_data
+    data, failed = box.connector_data, box in state.failed_hosts
     return Seen(
         box=box.name,
         reached=box in state.activated_hosts,
-        failed=box in state.failed_hosts,
+        failed=failed,
         refusals=[one.found for one in data.get(SAID, ())],
         at=next(iter(state.op_meta[data[AT]].names)) if AT in data else None,
-        due=sum(one.will_change for one in operations),
+        due=0 if carried_out or failed else due(box, operations),
         done=sum(one.is_complete() and one.did_change() for one in operations),
         ended=bool(operations) and all(one.is_complete() for one in operations),
         model=judged.served_model if judged else None,
         pause=pause(data[PLANNED]) if PLANNED in data else None,
         models=judged.served_models if judged else (),
     )
+
+
+def due(box: Host, operations: Sequence[OperationMeta]) -> int:
+    """How many have something to do, by the plan that was made."""
+    with ctx_host.use(box):
+        return sum(one.will_change for one in operations)
 
 
 def pause(facts: PlanFacts) -> str | None:
