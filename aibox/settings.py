@@ -262,6 +262,12 @@ class Settings(_Strict):
         return f"{self.models_folder}/{self.model}/{self.weights.commit}"
 
     @property
+    def served_models(self) -> tuple[str, ...]:
+        """All names that clients may ask for. LookupError where neither flag nor lock has one."""
+        names = self.flags.get("served-model-name") or self.weights_folder
+        return tuple(str(one) for one in (names if isinstance(names, list | tuple) else [names]))
+
+    @property
     def flags(self) -> Mapping[str, FlagValue]:
         """The flags of `vllm serve`: the card's, with those of `serve` over them."""
         return self._flags

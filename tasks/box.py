@@ -9,6 +9,7 @@ from typing import Any
 
 from aibox.decide import doors, kernels, manifest, monitoring
 from aibox.decide.driver import DriverWanted
+from aibox.decide.fleet import Fleet
 from aibox.decide.server import Serving, environment
 from aibox.decide.toolkit import cuda_home
 from aibox.decide.unit import server_command
@@ -48,13 +49,15 @@ class Places:
 class Box(Places):
     """Settings, release and driver of one box that was judged, and what they make of it.
 
-    nvidia_key: the armored signing key of NVIDIA's repository, its fingerprint checked.
+    nvidia_key: the armored signing key of NVIDIA's repository, its fingerprint checked. fleet: what
+    its gateway asks, where that is more than the box itself.
     """
 
     driver: DriverWanted
     nvidia_key: str
     doors: doors.Standing = doors.NONE
     watched: monitoring.Standing = monitoring.OFF
+    fleet: Fleet | None = None
 
     @property
     def unit(self) -> str:
@@ -76,8 +79,7 @@ class Box(Places):
     @property
     def served_models(self) -> list[str]:
         """All names that clients may ask for."""
-        names = self.settings.flags.get("served-model-name", self.weights_folder)
-        return [str(one) for one in (names if isinstance(names, list | tuple) else [names])]
+        return list(self.settings.served_models)
 
     @property
     def metrics_from(self) -> tuple[str, ...]:

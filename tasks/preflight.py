@@ -31,7 +31,16 @@ from aibox.settings import (
     release_lock,
     wanted_from,
 )
-from tasks import discovery, door_keys, doors, drift_report, first_pin, standing_doors, watching
+from tasks import (
+    discovery,
+    door_keys,
+    doors,
+    drift_report,
+    first_pin,
+    fleet,
+    standing_doors,
+    watching,
+)
 from tasks.box import PROJECT, Box, Places
 from tasks.facts import Login, Probe
 from tasks.first_pin import Pinned
@@ -139,11 +148,12 @@ def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusa
     serving = () if drift_report.is_wanted() else report.serving
     refusals = judge(report, wanted, evidence, wanted_driver, serving=serving, offered=offered)
     refusals += [*doors.refusals(standing), *door_keys.refusals(standing, report.keys)]
-    refusals += watching.refusals(settings, watched)
+    refusals += [*watching.refusals(settings, watched), *fleet.refusals(settings)]
     refusals += [pinned.refusal] if pinned.refusal else []
     if refusals or lock is None or key is None:
         return refusals
-    return Box(settings, lock, wanted_driver, key, standing, watched)
+    spread = fleet.of_this_box(settings, standing, settings_of_all_boxes())
+    return Box(settings, lock, wanted_driver, key, standing, watched, spread)
 
 
 def evidence_of(cuda: str | None) -> Evidence:

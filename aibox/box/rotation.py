@@ -17,13 +17,14 @@ from typing import Any
 
 from aibox.box.job import JobError, write_whole
 from aibox.box.service import synced
+from aibox.decide import doors
 from aibox.decide import rotation as decide
 from aibox.decide.refusal import Refusal
 from aibox.decide.rotation import Boxes, Out
 from aibox.gateway.rotation import out_in
 
-FILE = Path(decide.FILE)
-FLEET = Path(decide.FLEET)
+FILE = Path(doors.ROTATION)
+FLEET = Path(doors.FLEET)
 PATIENCE_S = 5
 
 
@@ -58,7 +59,7 @@ def fleet_there() -> dict[str, Any]:
     """The boxes as the deploy has laid them down. Raises JobError where this is no gateway."""
     try:
         fleet: dict[str, Any] = json.loads(FLEET.read_text())
-        if all("models" in one for one in fleet["boxes"].values()) and fleet["url"]:
+        if fleet["boxes"] and all("models" in one for one in fleet["boxes"].values()):
             return fleet
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         pass

@@ -9,12 +9,10 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from aibox.decide.doors import CONFIG_FOLDER
-from aibox.decide.manifest import STATE_FOLDER
+from aibox.decide.doors import FLEET
+from aibox.decide.doors import ROTATION as FILE
 from aibox.decide.refusal import Refusal
 
-FILE = f"{STATE_FOLDER}/rotation.json"
-FLEET = f"{CONFIG_FOLDER}/litellm/fleet.json"  # which boxes there are, laid down by the deploy
 WHY_MOST = 200  # characters
 
 Out = dict[str, dict[str, Any]]  # {box: {"why": text, "since": seconds since 1970}}
