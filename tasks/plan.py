@@ -32,6 +32,7 @@ from tasks.facts import AiboxAnswer, Discovery, LaidFile
 from tasks.operations import say_refusal
 from tasks.preflight import Seen
 from tasks.server import server_state, unit_text, what_is_due
+from tasks.summary import PLANNED
 from tasks.weights import planned
 
 HISTORY = f"{STATE_FOLDER}/server/history.json"
@@ -50,8 +51,9 @@ def shown(box: Box) -> None:
         say_refusal(host, refusal)
         state.fail_hosts({host})
     elif due:
-        found = rows(facts_of(box, preflight.seen()[host.name], due))
-        page.keep(page.lines("what this run would do:", found))
+        facts = facts_of(box, preflight.seen()[host.name], due)
+        host.connector_data[PLANNED] = facts
+        page.keep(page.lines("what this run would do:", rows(facts)))
 
 
 def failed_before(box: Box) -> Refusal | None:

@@ -72,6 +72,7 @@ RUN_BY = {
         "tests/unit/test_watching.py",
         '"-m", "tasks.monitoring_files"',
     ),
+    "python -m tasks.roll": ("tests/rehearsal/rolling.py", '"-m", "tasks.roll"'),
     "python -m tasks.drift": ("tests/rehearsal/test_drift.py", '"-m", "tasks.drift"'),
     ".venv/bin/python -m tests.rehearsal ssh rehearsal": (
         "tests/rehearsal/test_command_line.py",
