@@ -358,6 +358,8 @@ def test_a_stream_that_breaks_off_moves_only_before_its_first_word(gateway: Gate
         there.speak(lambda name: Script([streamed(name)]))
         there.speak(lambda _: Script([Die()]), "b")
         assert await there.who(4, stream=True) == ["a"] * 4
+        body = {"messages": BODY["messages"], "max_tokens": 5, "stream": True}
+        assert await there.who(4, path="/v1/messages", **body) == ["a"] * 4
         there.speak(lambda name: Script([first(name), Die()]))
         status, text = await there.ask(stream=True)
         assert status == 200
