@@ -32,7 +32,7 @@ MODELS = {"a": ("m",), "b": ("m",), "c": ("other", "third")}
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 USAGE = {"prompt_tokens": 5, "completion_tokens": 9, "total_tokens": 14}
-PATIENCE_S = 12  # for what a gateway sees of a box only after some seconds
+PATIENCE_S = 30  # for what a gateway sees of a box only after some seconds
 
 
 def said(name: str) -> bytes:
@@ -77,7 +77,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     (folder / rotation.FLEET).write_text(json.dumps({**told, "out": str(out)}))
     (folder / "litellm.yaml").write_text(fleet.config(members))
     with process(command, 0, **litellm_environment(folder)):
-        ready(port)
+        ready(port, 180)
         yield Gateway(f"http://127.0.0.1:{port}", ports, out)
 
 
@@ -216,7 +216,7 @@ def test_with_all_boxes_out_the_answer_says_why(gateway: Gateway) -> None:
             (CHAT, {"stream": True}),
             ("/v1/messages", {"max_tokens": 5}),
         ):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 status, text = await there.ask(path, **{**BODY, **more})
             assert status == 503, text
             assert "no box serves m now: a was taken out: a roll" in text
@@ -313,10 +313,10 @@ def response(name: str) -> bytes:
 def test_what_goes_on_from_an_answer_goes_to_the_box_that_has_it(gateway: Gateway) -> None:
     async def told(there: Fleet) -> None:
         there.speak(lambda name: whole(response(name)))
-        for name in ("a", "b"):
+        for _ in range(2):
             status, text = await there.ask(RESPONSES, input="Hello")
-            assert (status, f"I am {name}." in text) == (200, True), text
-            first = json.loads(text)["id"]
+            assert status == 200, text
+            name, first = text.partition("I am ")[2][0], json.loads(text)["id"]
             more = {"path": RESPONSES, "input": "More", "previous_response_id": first}
             assert await there.who(4, **more) == [name] * 4
             there.take_out(**{name: "a roll"})
@@ -332,7 +332,7 @@ def test_messages_are_spread_as_well(gateway: Gateway) -> None:
         body = {"messages": BODY["messages"], "max_tokens": 5}
         answers = await asyncio.gather(*(there.ask("/v1/messages", **body) for _ in range(4)))
         assert {status for status, _ in answers} == {200}, answers
-        assert (there.asked("a"), there.asked("b")) == (2, 2)
+        assert min(there.asked("a"), there.asked("b")) > 1
         status, text = await there.ask("/v1/messages/count_tokens", messages=BODY["messages"])
         assert status == 200 and json.loads(text)["input_tokens"] > 0
 
