@@ -174,9 +174,7 @@ class Settings(_Strict):
         description='a list of networks, such as ["192.168.1.0/24"], or None'
     )
     monitoring: bool | None = Field(description="True, False or None")
-    scrape_address: HostName | None = Field(
-        description="a host name or an IP address, text, or None"
-    )
+    box_address: HostName | None = Field(description="a host name or an IP address, text, or None")
     node_exporter_port: int = Field(ge=1, le=65535, description="a port, a whole number 1 to 65535")
     gpu_exporter_port: int = Field(ge=1, le=65535, description="a port, a whole number 1 to 65535")
     grafana: bool = Field(description="True or False")
@@ -266,6 +264,12 @@ class Settings(_Strict):
     def weights_folder(self) -> str:
         """Where the pinned commit lies on the box. LookupError without a weights lock."""
         return f"{self.models_folder}/{self.model}/{self.weights.commit}"
+
+    @property
+    def served_models(self) -> tuple[str, ...]:
+        """All names that clients may ask for. LookupError where neither flag nor lock has one."""
+        names = self.flags.get("served-model-name") or self.weights_folder
+        return tuple(str(one) for one in (names if isinstance(names, list | tuple) else [names]))
 
     @property
     def flags(self) -> Mapping[str, FlagValue]:

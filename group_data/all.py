@@ -30,7 +30,7 @@ firewall_lan = None  # networks that may use them; None: the private ones that t
 
 # Watching it (docs/monitoring.md). Of a monitor that is no box: group_data/monitor.py
 monitoring = None  # exporters on the box: True, False, or None: on where there is a monitor
-scrape_address = None  # how the monitor reaches the box; None: its host name in the inventory
+box_address = None  # how monitor and gateways reach the box; None: its host name in the inventory
 node_exporter_port = 9100  # TCP port, 1 to 65535
 gpu_exporter_port = 9835  # TCP port, 1 to 65535
 grafana = True  # True or False: Grafana on the monitor, beside Prometheus

@@ -10,6 +10,7 @@ from typing import Any
 
 from aibox.decide import doors, kernels, manifest, monitoring
 from aibox.decide.driver import DriverWanted
+from aibox.decide.fleet import Fleet
 from aibox.decide.server import Serving, environment
 from aibox.decide.toolkit import cuda_home
 from aibox.decide.unit import server_command
@@ -54,7 +55,8 @@ def no_cards_known() -> tuple[str, ...]:
 class Box(Places):
     """Settings, release and driver of one box that was judged, and what they make of it.
 
-    nvidia_key: the armored signing key of NVIDIA's repository, its fingerprint checked.
+    nvidia_key: the armored signing key of NVIDIA's repository, its fingerprint checked. fleet: what
+    its gateway asks, where that is more than the box itself.
     cards_there: asks the box which cards a server over several takes, for a box without a driver
     tells them only in the run itself.
     """
@@ -64,6 +66,7 @@ class Box(Places):
     doors: doors.Standing = doors.NONE
     watched: monitoring.Standing = monitoring.OFF
     cards_there: Callable[[], tuple[str, ...]] = no_cards_known
+    fleet: Fleet | None = None
 
     @property
     def gpu_uuids(self) -> tuple[str, ...]:
@@ -94,8 +97,7 @@ class Box(Places):
     @property
     def served_models(self) -> list[str]:
         """All names that clients may ask for."""
-        names = self.settings.flags.get("served-model-name", self.weights_folder)
-        return [str(one) for one in (names if isinstance(names, list | tuple) else [names])]
+        return list(self.settings.served_models)
 
     @property
     def metrics_from(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pyinfra.connectors.ssh import SSHConnector
 
 from aibox.decide.access import no_connection
 from aibox.decide.refusal import Refusal
-from tasks.operations import SAID, say_refusal
+from tasks.operations import AT, SAID, say_refusal
 
 # A box that lost its power says no goodbye: asked this often, a rebooted one denies to know us.
 KEEPALIVE_S = 15
@@ -45,6 +45,7 @@ class NoConnectionInWords(BaseStateCallback):
     @staticmethod
     def operation_host_start(state: State, host: Host, op_hash: str) -> None:  # noqa: ARG004
         host.connector_data.pop(SAID, None)
+        host.connector_data[AT] = op_hash
 
     @staticmethod
     def operation_host_error(

@@ -14,18 +14,19 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatch
 from functools import wraps
 from types import FrameType
 from typing import Any
 
 import click
 from pyinfra import logger, state
-from pyinfra.api import Config, Host, Inventory
+from pyinfra.api import Config, Host, Inventory, State
 from pyinfra.api.state import StateStage
 
 from aibox.decide.refusal import Refusal
-from tasks import invocation, own_words, page
+from tasks import invocation, own_words, page, summary
 from tasks.connection import ENGLISH, NoConnectionInWords
 
 
@@ -41,18 +42,27 @@ def watch() -> None:
         inventory: Inventory, config: Config | None, initial_limit: list[Host] | None = None
     ) -> None:
         every = [host.name for host in inventory]
-        refusal = judge_boxes(every, initial_limit, context.params)
+        groups = {name: [host.name for host in held] for name, held in inventory.groups.items()}
+        refusal = judge_boxes(every, initial_limit, context.params, groups)
         if refusal:
             end(refusal)
+        if state.should_raise_failed_hosts is not None:  # pyinfra would ask in the middle of it
+            state.should_raise_failed_hosts = others_go_on
         initialise(inventory, config, initial_limit=initial_limit)
         state.add_callback_handler(NoConnectionInWords())  # init begins with none
-        before_the_prompt(page.show_kept)
+        before_the_prompt(show_what_is_due)
         own_words.left_out()
 
     state.init = initialise_with_boxes  # type: ignore[method-assign]
     context.call_on_close(lambda: end_in_words(sys.exc_info()[1], context.params))
-    context.call_on_close(page.show_kept)  # the last one is called first
+    context.call_on_close(summary.show)  # the last one is called first
+    context.call_on_close(page.show_kept)
     signal.signal(signal.SIGINT, interrupted)
+
+
+def show_what_is_due() -> None:
+    page.show_kept()
+    summary.show()
 
 
 def before_the_prompt(say: Callable[[], None]) -> None:
@@ -67,10 +77,21 @@ def before_the_prompt(say: Callable[[], None]) -> None:
     state.get_warning_counter = count_after_saying  # type: ignore[method-assign]
 
 
+def others_go_on(state: State) -> bool:
+    """Whether the run is to end because a box has failed: the others have nothing to do with it."""
+    return False
+
+
 def judge_boxes(
-    every: Sequence[str], limited: Iterable[object] | None, options: dict[str, Any]
+    every: Sequence[str],
+    limited: Iterable[object] | None,
+    options: dict[str, Any],
+    groups: Mapping[str, Sequence[str]],
 ) -> Refusal | None:
-    """Why there is no box to work on; None when there is one. options: pyinfra's own."""
+    """Why there is no box to work on, or a word that names none; None for neither.
+
+    options: pyinfra's own. groups: the boxes of each group of the inventory.
+    """
     expected = "at least one box to look at"
     if not every:
         return Refusal(
@@ -78,6 +99,14 @@ def judge_boxes(
             expected,
             "name your box in the file `inventory`, and run `pyinfra inventory deploy.py`",
         )
+    for key in ("limit", "exclude"):
+        unknown = [text for text in options[key] or () if not named(text, every, groups)]
+        if unknown:
+            return Refusal(
+                f"--{key} {unknown[0]} names no box of the inventory",
+                "the name of a box or a group, or a pattern of names",
+                f"name one of: {', '.join(every)}",
+            )
     if limited is not None and not list(limited):
         words = [f"--{key} {text}" for key in ("limit", "exclude") for text in options[key]]
         return Refusal(
@@ -88,18 +117,21 @@ def judge_boxes(
     return None
 
 
+def named(text: str, every: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Sequence[str]:
+    """The boxes that a word of --limit or --exclude stands for."""
+    return groups.get(text) or [name for name in every if fnmatch(name, text)]
+
+
 def end_in_words(error: BaseException | None, options: dict[str, Any]) -> None:
     """At the end of a run: say what it was, where it would end with 0 or with a traceback."""
     if nobody_pressed_enter(error):
-        if not state.failed_hosts:
-            end(
-                Refusal(
-                    "no terminal to press Enter on, and no -y",
-                    "a word that the plan above is to be carried out",
-                    "look at it with --dry, then run with -y (or set PYINFRA_YES=1)",
-                )
+        end(
+            Refusal(
+                "no terminal to press Enter on, and no -y",
+                "a word that the plan above is to be carried out",
+                "look at it with --dry, then run with -y (or set PYINFRA_YES=1)",
             )
-        sys.exit(1)  # what failed was said; nobody is there to go on without it
+        )
     if isinstance(error, SystemExit) and not error.code and declined(options):
         logger.error("Nothing was carried out: Enter alone does it.")
         sys.exit(1)

@@ -21,7 +21,7 @@ from pyinfra.api.exceptions import ConnectError
 
 from aibox.decide import firewall
 from aibox.decide.firewall import RULES, UNIT, UNIT_FILE, Firewall
-from tasks import monitor, watching
+from tasks import fleet, monitor, watching
 from tasks.box import Box
 from tasks.doors import asked
 from tasks.drift_report import because
@@ -119,6 +119,7 @@ def rules_of(box: Box) -> str | None:
         closed=(settings.server_port,),
         lan=lan,
         monitors=firewall.networks(box.watched.readers),
+        gateways=firewall.networks(fleet.networks()),
     )
     return firewall.ruleset(wanted)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from pyinfra.api import deploy
 
-from aibox.decide import doors
+from aibox.decide import doors, fleet
 from aibox.decide.doors import GATEWAY
 from aibox.decide.unit import exec_start
 from aibox.decide.wheels import locked_versions
 from aibox.gateway import door as door_code
+from aibox.gateway import rotation as rotation_code
 from tasks import door_keys
 from tasks.box import Box
 from tasks.doors import Venv, Wanted, laid_out, lock_text, unit_text, withdrawn
@@ -24,9 +25,15 @@ MODULES = ("litellm.proxy.proxy_server", "prisma", "prometheus_client", "uvicorn
 @deploy("Gateway")
 def running(box: Box) -> None:
     if box.doors.gateway.on:
-        laid_out(wanted(box), box, keys=door_keys.of_gateway)
+        laid_out(wanted(box), box, keys=partial(keys_laid, box))
     else:
         withdrawn(name="LiteLLM is not wanted", door=GATEWAY)
+
+
+def keys_laid(box: Box) -> None:
+    door_keys.of_gateway()
+    if not box.doors.stream.on and doors.STREAM_KEYS in credentials(box).values():
+        door_keys.of_stream()  # with which it asks the other boxes
 
 
 @cache
@@ -70,23 +77,37 @@ def wanted(box: Box) -> Wanted:
         ready=url + GATEWAY.ready,
         exec_start=exec_start(command(box)),
     )
-    config = doors.gateway_config(box.served_models, box.doors.upstream, settings.context)
     return Wanted(
         door=GATEWAY,
         port=settings.gateway_port,
         url=url,
         venv=venv(),
-        files={
-            doors.GATEWAY_CONFIG: config,
-            doors.GATEWAY_CODE: Path(door_code.__file__).read_text(),
-            GATEWAY.unit_file: unit,
-        },
+        files={**laid_beside(box, url), GATEWAY.unit_file: unit},
         key_file=doors.MASTER_KEY,
         keys=list(credentials(box).values()),
-        models=box.served_models,
+        models=models(box),
         environment=list(variables),
         extra={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
     )
+
+
+def laid_beside(box: Box, url: str) -> dict[str, str]:
+    """{path: text} of what LiteLLM is told, and of our code in its process."""
+    if box.fleet:
+        config = fleet.config(box.fleet.members)
+    else:
+        config = doors.gateway_config(box.served_models, box.doors.upstream, box.settings.context)
+    return {
+        doors.GATEWAY_CONFIG: config,
+        doors.GATEWAY_CODE: Path(door_code.__file__).read_text(),
+        doors.ROTATION_CODE: Path(rotation_code.__file__).read_text(),
+        doors.FLEET: fleet.fleet_text(url, box.fleet.members if box.fleet else ()),
+    }
+
+
+def models(box: Box) -> list[str]:
+    """Every name that clients may ask this gateway for."""
+    return list(fleet.by_name(box.fleet.members)) if box.fleet else box.served_models
 
 
 def command(box: Box) -> list[list[str]]:
@@ -103,11 +124,12 @@ def command(box: Box) -> list[list[str]]:
 def credentials(box: Box) -> dict[str, str]:
     """{name: path}, for LoadCredential=. The filter's key only where the filter is asked."""
     given = {"master-key": doors.MASTER_KEY, "keys": doors.GATEWAY_KEYS}
-    if asks_the_filter(box) and door_keys.stream_keys():
+    if asks_a_filter(box) and door_keys.stream_keys():
         given["upstream-keys"] = doors.STREAM_KEYS
     return given
 
 
-def asks_the_filter(box: Box) -> bool:
-    where = f"http://{doors.reached_at(box.settings.doors_address)}:{box.settings.stream_port}"
-    return box.doors.stream.on and box.doors.upstream == where
+def asks_a_filter(box: Box) -> bool:
+    """Its own, or that of another box."""
+    where = doors.own_filter(box.settings.doors_address, box.settings.stream_port)
+    return bool(box.fleet) or (box.doors.stream.on and box.doors.upstream == where)

@@ -28,3 +28,9 @@ def can_ask() -> bool:
     """Whether somebody sits there and is to be asked before anything is done."""
     silent = ("dry", "yes", "json_output")
     return bool(_options) and sys.stdin.isatty() and not any(_options.get(name) for name in silent)
+
+
+def deploys() -> bool:
+    """Whether it is a deploy file that runs, for a person to read what it says."""
+    files = _options.get("operations") or ("",)
+    return str(files[0]).endswith(".py") and not _options.get("json_output")

@@ -31,13 +31,14 @@ Secret = Callable[[], "str | Refusal | None"]
 
 
 # In a box's connector data:
-SAID = "refusal_said"  # in this operation, one was
+SAID = "refusals_said"  # all of this operation
+AT = "operation_at_work"  # the hash of the one that was begun last
 UNDER_WAY = "jobs_under_way"  # the names of jobs that this run started and has not waited for
 
 
 def say_refusal(box: Host, refusal: Refusal) -> None:
     """Show a refusal under the box's name."""
-    box.connector_data[SAID] = True
+    box.connector_data.setdefault(SAID, []).append(refusal)
     labels = ("found", refusal.found), ("expected", refusal.expected), ("do", refusal.remedy)
     for label, text in labels:
         head, *rest = text.splitlines() or [""]

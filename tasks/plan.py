@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from pyinfra import host, state
 from pyinfra.facts.server import Command
 
-from aibox.decide import candidate, driver, driver_sources, history, monitoring, takeover
+from aibox.decide import candidate, driver, driver_sources, fleet, history, monitoring, takeover
 from aibox.decide.discovery import Discovered
 from aibox.decide.doors import plan_rows
 from aibox.decide.figures import GB
@@ -32,6 +32,7 @@ from tasks.facts import AiboxAnswer, Discovery, LaidFile
 from tasks.operations import say_refusal
 from tasks.preflight import Seen
 from tasks.server import server_state, unit_text, what_is_due
+from tasks.summary import PLANNED
 from tasks.weights import planned
 
 HISTORY = f"{STATE_FOLDER}/server/history.json"
@@ -50,8 +51,9 @@ def shown(box: Box) -> None:
         say_refusal(host, refusal)
         state.fail_hosts({host})
     elif due:
-        found = rows(facts_of(box, preflight.seen()[host.name], due))
-        page.keep(page.lines("what this run would do:", found))
+        facts = facts_of(box, preflight.seen()[host.name], due)
+        host.connector_data[PLANNED] = facts
+        page.keep(page.lines("what this run would do:", rows(facts)))
 
 
 def failed_before(box: Box) -> Refusal | None:
@@ -125,7 +127,10 @@ def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
         added=added(due, turned_off_by(due)),
         replaced=replaced(box, seen, due, his=his),
         found=his is not None and service.restart,
-        doors=plan_rows(doors.asked(box.settings), seen.standing),
+        doors=[
+            *plan_rows(doors.asked(box.settings), seen.standing),
+            *fleet.plan_rows(box.fleet if box.doors.gateway.on else None),
+        ],
         watched=monitoring.plan_rows(watching.asked(box.settings), seen.watched),
         changes=changes(box) if service.restart else (),
         driver_stays=not (

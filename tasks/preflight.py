@@ -39,6 +39,7 @@ from tasks import (
     doors,
     drift_report,
     first_pin,
+    fleet,
     standing_doors,
     watching,
 )
@@ -149,12 +150,13 @@ def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusa
     serving = () if drift_report.is_wanted() else report.serving
     refusals = judge(report, wanted, evidence, wanted_driver, serving=serving, offered=offered)
     refusals += [*doors.refusals(standing), *door_keys.refusals(standing, report.keys)]
-    refusals += watching.refusals(settings, watched)
+    refusals += [*watching.refusals(settings, watched), *fleet.refusals(settings)]
     refusals += [pinned.refusal] if pinned.refusal else []
     if refusals or lock is None or key is None:
         return refusals
     there = partial(cards.there, settings.cards_wanted)
-    return Box(settings, lock, wanted_driver, key, standing, watched, there)
+    spread = fleet.of_this_box(settings, standing, settings_of_all_boxes())
+    return Box(settings, lock, wanted_driver, key, standing, watched, there, spread)
 
 
 def evidence_of(cuda: str | None) -> Evidence:

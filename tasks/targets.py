@@ -23,7 +23,7 @@ def seen_from_afar() -> list[Seen]:
     for one in found:
         if monitoring.is_no_address(one.address):
             raise ValueError(
-                f"{one.box} has no address that another machine knows: set scrape_address"
+                f"{one.box} has no address that another machine knows: set box_address"
             )
     return found
 
@@ -39,7 +39,7 @@ def settings_of(box: Host) -> Settings:
 
 def seen(box: Host, *, here: bool) -> Seen:
     settings = settings_of(box)
-    address = HERE if here else settings.scrape_address or watching.address_of(box)
+    address = HERE if here else settings.box_address or watching.address_of(box)
     return Seen(box.name, address, ports(settings))
 
 

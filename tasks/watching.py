@@ -76,6 +76,6 @@ def refusals(settings: Settings, standing: Standing) -> list[Refusal]:
         return []
     around = monitors_of_this_box()
     unknown = monitoring.unknown_monitor(settings.metrics_from, around)
-    hidden = monitoring.unknown_box(address_of(host), settings.scrape_address, around)
+    hidden = monitoring.unknown_box(address_of(host), settings.box_address, around)
     found = [standing.node.refusal, standing.gpu.refusal, unknown, hidden]
     return [one for one in found if one]

@@ -31,6 +31,7 @@ from aibox.box import (
     ready,
     release,
     remove,
+    rotation,
     status,
     switch,
     teardown,
@@ -105,6 +106,15 @@ def parser() -> Parser:
     standing.add_argument("--full", action="store_true", help="read the weights anew for it")
     configuring = verbs.add_parser("clients", help="ready configuration for OpenCode and others")
     configuring.add_argument("--address", help="how clients reach this box; else its own name")
+    turning = verbs.add_parser("rotation", help="the boxes that this gateway asks, and changes")
+    turning.add_argument("--json", action="store_true", help="the same for a program")
+    acts = turning.add_subparsers(dest="act")
+    for act, told in (("out", "ask a box no more"), ("back", "ask a box again")):
+        words = acts.add_parser(act, help=told)
+        words.add_argument("box", help="its name in the inventory")
+        words.add_argument("--json", action="store_true", default=argparse.SUPPRESS)
+        if act == "out":
+            words.add_argument("--why", required=True, help="for whoever wonders later")
     examining = verbs.add_parser("doctor", help="why the server does not serve, and its memory")
     examining.add_argument("--report", action="store_true", help="a redacted bundle to give away")
     verbs.add_parser("facts", help="what this box is made of, for the node exporter")
@@ -122,7 +132,7 @@ def answered(asked: argparse.Namespace) -> int:
     if asked.verb == "job" and asked.act == "ended":
         ENDS.get(asked.name, nothing)()
         return 0
-    if asked.verb in ("status", "clients", "doctor", "facts"):
+    if asked.verb in ("status", "clients", "doctor", "facts", "rotation"):
         return shown(asked)
     if asked.verb == "compare":
         return status.compare(asked.first, asked.second)
@@ -141,6 +151,9 @@ def shown(asked: argparse.Namespace) -> int:
         return facts.facts()
     if asked.verb == "clients":
         return clients.clients(asked.address)
+    if asked.verb == "rotation":
+        box, why = getattr(asked, "box", None), getattr(asked, "why", "")
+        return rotation.rotation(asked.act, box, why, as_json=asked.json)
     if asked.verb == "doctor":
         return doctor.doctor(report=asked.report)
     return status.status(

@@ -855,6 +855,33 @@ def status_of(url: str) -> int | None:
         asking.close()
 
 
+# --- the question "requests" -------------------------------------------------------------------
+
+
+def requests() -> dict[str, Any]:
+    """How many requests the server that was deployed last works on or keeps waiting: {"running"};
+    None where it does not say so."""
+    from http.client import HTTPException  # noqa: PLC0415  slow to import
+    from urllib.error import URLError  # noqa: PLC0415
+    from urllib.request import ProxyHandler, build_opener  # noqa: PLC0415
+
+    deployed = record_in(DEPLOYED)
+    if deployed is None:
+        return {"running": 0}
+    try:
+        url = f"http://127.0.0.1:{deployed['server']['port']}/metrics"
+        with build_opener(ProxyHandler({})).open(url, timeout=10) as answer:
+            return {"running": running_in(answer.read().decode(errors="replace"))}
+    except (OSError, ValueError, LookupError, HTTPException) as error:
+        nobody = isinstance(error, URLError) and isinstance(error.reason, ConnectionRefusedError)
+        return {"running": 0 if nobody else None}
+
+
+def running_in(metrics: str) -> int | None:
+    rows = re.findall(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\S+)$", metrics, re.MULTILINE)
+    return int(sum(map(float, rows))) if rows else None
+
+
 # --- the question "running_unit" ---------------------------------------------------------------
 
 
@@ -1758,6 +1785,7 @@ QUESTIONS = {
     "commits": commits,
     "server": server,
     "serving": serving,
+    "requests": lambda _asked: requests(),
     "running_unit": running_unit,
     "door": door,
     "door_left": door_left,

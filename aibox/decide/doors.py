@@ -75,6 +75,10 @@ STREAM_CONFIG = f"{CONFIG_FOLDER}/stream.json"
 STREAM_KEYS = f"{CONFIG_FOLDER}/stream-keys"
 GATEWAY_CONFIG = f"{CONFIG_FOLDER}/litellm/config.yaml"
 GATEWAY_CODE = f"{CONFIG_FOLDER}/litellm/door.py"
+ROTATION_CODE = f"{CONFIG_FOLDER}/litellm/rotation.py"
+FLEET = f"{CONFIG_FOLDER}/litellm/fleet.json"  # the boxes that a gateway asks, if several
+ROTATION = f"{STATE_FOLDER}/rotation.json"  # which of them it asks no more
+
 MASTER_KEY = f"{CONFIG_FOLDER}/litellm-master-key"
 GATEWAY_KEYS = f"{CONFIG_FOLDER}/litellm-keys"
 
@@ -95,7 +99,7 @@ GATEWAY = Door(
     user="aibox-gateway",
     root="/opt/litellm",
     ready="/health/readiness",
-    files=(GATEWAY_CONFIG, GATEWAY_CODE),
+    files=(GATEWAY_CONFIG, GATEWAY_CODE, ROTATION_CODE, FLEET),
     keys=(MASTER_KEY, GATEWAY_KEYS),
 )
 DOORS = (STREAM, GATEWAY)
@@ -170,8 +174,13 @@ def upstream(wish: str | None, stream: Verdict, address: str, ports: Mapping[str
     if wish is not None:
         return wish.rstrip("/")
     if stream.on:
-        return f"http://{reached_at(address)}:{ports['stream']}"
+        return own_filter(address, ports["stream"])
     return f"http://127.0.0.1:{ports['server']}"
+
+
+def own_filter(address: str, port: int) -> str:
+    """Where the box itself reaches its filter. address: what the doors listen on."""
+    return f"http://{reached_at(address)}:{port}"
 
 
 def reached_at(address: str) -> str:
@@ -216,26 +225,34 @@ def thinks(flags: Mapping[str, object]) -> bool:
 
 
 def gateway_config(names: Sequence[str], upstream: str, context: int) -> str:
-    """LiteLLM's configuration, as JSON, which is YAML too. names: all that the server answers to.
-    context: tokens."""
-    models = [
-        {
-            "model_name": name,
-            "litellm_params": {
-                "model": f"hosted_vllm/{name}",
-                "api_base": f"{upstream}/v1",
-                "api_key": "os.environ/AIBOX_UPSTREAM_KEY",
-            },
-            "model_info": {
-                "max_input_tokens": context,
-                "input_cost_per_token": 0,
-                "output_cost_per_token": 0,
-            },
-        }
-        for name in names
-    ]
+    """LiteLLM's configuration where it asks its own box alone. names: all that the server answers
+    to. context: tokens."""
+    return litellm_config([deployment(name, upstream, context) for name in names])
+
+
+def deployment(name: str, upstream: str, context: int, *, keyed: bool = True) -> dict[str, Any]:
+    """A model at one place, as LiteLLM's model_list has it. keyed: it is given the filter's key."""
+    return {
+        "model_name": name,
+        "litellm_params": {
+            "model": f"hosted_vllm/{name}",
+            "api_base": f"{upstream}/v1",
+            "api_key": "os.environ/AIBOX_UPSTREAM_KEY" if keyed else "none",
+        },
+        "model_info": {
+            "max_input_tokens": context,
+            "input_cost_per_token": 0,
+            "output_cost_per_token": 0,
+        },
+    }
+
+
+def litellm_config(
+    deployments: Sequence[Mapping[str, Any]], router: Mapping[str, Any] | None = None
+) -> str:
+    """As JSON, which is YAML too. router: how LiteLLM goes from one deployment to the next."""
     config = {
-        "model_list": models,
+        "model_list": list(deployments),
         "litellm_settings": {
             "drop_params": True,
             "callbacks": ["prometheus"],
@@ -248,6 +265,8 @@ def gateway_config(names: Sequence[str], upstream: str, context: int) -> str:
             "custom_auth": "door.key_checked",
         },
     }
+    if router:
+        config["router_settings"] = dict(router)
     return json.dumps(config, indent=1) + "\n"
 
 

@@ -31,7 +31,8 @@ INNER_INTERFACES = ("lo", "docker", "br-", "veth", "virbr", "cni", "lxc", "podma
 class Firewall:
     """Who may come in at which TCP port; all other ports are nobody's matter here.
 
-    doors: for the networks of `lan`, and for `monitors`, which read the filter's /metrics there.
+    doors: for the networks of `lan`, for `monitors`, which read the filter's /metrics there, and
+    for `gateways` of other boxes, which ask the filter.
     pages: Grafana, for `lan`. metrics: for `monitors` alone. closed: for nobody but the box itself.
     """
 
@@ -41,6 +42,7 @@ class Firewall:
     closed: Sequence[int]
     lan: Sequence[Network]
     monitors: Sequence[Network]
+    gateways: Sequence[Network] = ()
 
 
 def ruleset(wanted: Firewall) -> str:
@@ -48,7 +50,7 @@ def ruleset(wanted: Firewall) -> str:
     rules = ['iif "lo" accept']
     rules += [f"tcp dport {port} reject with tcp reset" for port in sorted(wanted.closed)]
     for ports, networks in (
-        (wanted.doors, merged([*wanted.lan, *wanted.monitors])),
+        (wanted.doors, merged([*wanted.lan, *wanted.monitors, *wanted.gateways])),
         (wanted.pages, wanted.lan),
         (wanted.metrics, wanted.monitors),
     ):

@@ -127,14 +127,14 @@ def is_no_address(name: str) -> bool:
 
 
 def unknown_box(address: str, said: str | None, monitors: Sequence[Monitor]) -> Refusal | None:
-    """A box that its monitor has no address of. said: the setting scrape_address."""
+    """A box that its monitor has no address of. said: the setting box_address."""
     others = [one for one in monitors if not one.itself]
     if said or not others or not is_no_address(address):
         return None
     return Refusal(
         f"the monitor {others[0].name} can't reach a box that is called {address}",
         "the address by which the monitor reaches the box",
-        'set scrape_address = "192.168.1.20", with the address of this box; or monitoring = False',
+        'set box_address = "192.168.1.20", with the address of this box; or monitoring = False',
     )
 
 

@@ -1,8 +1,8 @@
 """What stands around LiteLLM: which paths answer, who may ask, and who may read the metrics.
 
-This file is laid beside LiteLLM's configuration. uvicorn asks `made` for the application, LiteLLM
-itself `key_checked` for each request. LiteLLM alone answers a wrong key with 400, and serves its
-admin pages to everybody.
+This file is laid beside LiteLLM's configuration, and rotation.py beside it. uvicorn asks `made` for
+the application, LiteLLM itself `key_checked` for each request. LiteLLM alone answers a wrong key
+with 400, and serves its admin pages to everybody.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ PATHS = {
 OPEN = ("/health/liveliness", "/health/readiness")  # nobody needs a key for these
 BELOW = ("/v1/models/", "/v1/responses/")
 METRICS = ("/metrics", "/metrics/")
+ROTATION = "/rotation"  # how the boxes are, where there are several
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # the filter takes the same
 _KEY = re.compile(r"[!-~]{8,512}")
 
@@ -113,13 +115,15 @@ async def key_checked(request: Any, api_key: str) -> Any:  # noqa: ARG001  LiteL
 # --- paths ---------------------------------------------------------------------------------------
 
 
-def status_of(path: str, client: str, metrics_from: str) -> int:
-    """200 for a path that LiteLLM is to answer, else the status that is answered in its place.
+def status_of(path: str, client: str, metrics_from: str, here: str = "") -> int:
+    """200 for a path that is to be answered, else the status that is answered in its place.
 
-    client: its address. metrics_from: networks beside the box itself, with commas between.
+    client: its address. metrics_from: networks beside the box itself, with commas between. here:
+    the box's own address, at which it was asked.
     """
-    if path in METRICS:
-        return 200 if may_read_metrics(client, metrics_from) else 403
+    if path in (*METRICS, ROTATION):
+        is_here = bool(here) and client == here
+        return 200 if is_here or may_read_metrics(client, metrics_from) else 403
     return 200 if path in (*PATHS, *OPEN) or path.startswith(BELOW) else 404
 
 
@@ -149,14 +153,22 @@ def error_body(path: str, status: int) -> bytes:
     return json.dumps({"error": {**error, "param": None, "code": status}}).encode()
 
 
-def guarded(whole: Application, metrics_from: str) -> Application:
-    """LiteLLM's application without what is nobody's business: admin pages, sockets, strangers."""
+def guarded(
+    whole: Application, metrics_from: str, boxes: Callable[[], Any] | None = None
+) -> Application:
+    """LiteLLM's application without what is nobody's business: admin pages, sockets, strangers.
+
+    boxes: how they are, where there are several.
+    """
 
     def judged(scope: Scope) -> int:
         path, client = scope["path"], (scope.get("client") or ("",))[0]
-        status = status_of(path, client, metrics_from)
+        if path == ROTATION and boxes is None:
+            return 404
+        here = str((scope.get("server") or ("",))[0])
+        status = status_of(path, client, metrics_from, here)
         asks_first = scope["method"] == "OPTIONS"  # as a browser does, without a key
-        if status != 200 or asks_first or path in (*OPEN, *METRICS):
+        if status != 200 or asks_first or path in (*OPEN, *METRICS, ROTATION):
             return status
         return 200 if name_in(scope["headers"]) else 401
 
@@ -165,14 +177,20 @@ def guarded(whole: Application, metrics_from: str) -> Application:
             await send({"type": "websocket.close", "code": 1008})
             return
         status = judged(scope) if scope["type"] == "http" else 200
-        if status == 200:
+        if status != 200:
+            await answered(send, status, error_body(scope["path"], status))
+        elif boxes and scope.get("path") == ROTATION:
+            await answered(send, 200, json.dumps({"boxes": boxes()}).encode())
+        else:
             await whole(scope, receive, send)
-            return
-        headers = [(b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": error_body(scope["path"], status)})
 
     return app
+
+
+async def answered(send: Send, status: int, body: bytes) -> None:
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def made() -> Application:
@@ -182,4 +200,9 @@ def made() -> Application:
     os.environ[UPSTREAM_KEY] = next(iter(upstream.values()), "none")
     from litellm.proxy.proxy_server import app  # noqa: PLC0415  it reads the environment
 
-    return guarded(app, os.environ.get(METRICS_FROM, ""))
+    rotation = import_module("rotation")  # laid beside this file
+    metrics_from = os.environ.get(METRICS_FROM, "")
+    turns = rotation.begun(Path(__file__).with_name(rotation.FLEET).read_text())
+    if turns is None:
+        return guarded(app, metrics_from)
+    return guarded(rotation.around(app, turns), metrics_from, turns.shown)

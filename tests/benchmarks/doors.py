@@ -35,7 +35,8 @@ from typing import cast
 import uvloop
 
 from aibox.decide.doors import gateway_config
-from aibox.gateway import door
+from aibox.decide.fleet import fleet_text
+from aibox.gateway import door, rotation
 
 PROJECT = Path(__file__).resolve().parents[2]
 Asked = dict[str, float | str]
@@ -265,7 +266,9 @@ def litellm_command(folder: Path, port: int, upstream: int) -> list[str] | None:
     ):
         if subprocess.run(command, capture_output=True, check=False).returncode != 0:
             return None
-    (folder / "door.py").write_text(Path(door.__file__).read_text())
+    for path in (Path(door.__file__), Path(rotation.__file__)):
+        (folder / path.name).write_text(path.read_text())
+    (folder / rotation.FLEET).write_text(fleet_text("", ()))
     (folder / "litellm.yaml").write_text(
         gateway_config(["m"], f"http://127.0.0.1:{upstream}", 4096)
     )
@@ -296,8 +299,8 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def ready(port: int) -> None:
-    end = time.monotonic() + 60
+def ready(port: int, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", port), 1).close()

@@ -26,7 +26,15 @@ from tests.rehearsal.box import Box
 from tests.rehearsal.emulation.hub import Hub
 from tests.rehearsal.jobs import until
 from tests.rehearsal.machine import CHECKOUT
-from tests.rehearsal.provision import HERE, HostData, connection, deploy, environment, standin
+from tests.rehearsal.provision import (
+    HERE,
+    HostData,
+    command_line,
+    connection,
+    deploy,
+    environment,
+    standin,
+)
 
 UNIT = "/etc/systemd/system/vllm-coder.service"
 DROP_INS = f"{UNIT}.d"
@@ -538,6 +546,25 @@ def test_one_box_of_two_that_is_not_reached_is_1(box: Box, hub: Hub) -> None:
     assert found.code == 1, found.said
     assert found.table == "drift: in sync\n"
     assert list(found.document["boxes"]) == ["drift"]
+
+
+def test_a_plan_goes_on_without_the_box_that_is_not_reached(box: Box, hub: Hub) -> None:
+    """Nobody is asked whether it is to, and a row says how each stands."""
+    away = Box("away")
+    with tempfile.TemporaryDirectory() as folder:
+        variables = environment({box: standin(hub.url)}, Path(folder))
+        hosts = Path(variables["REHEARSAL_BOXES"])
+        data = json.loads(hosts.read_text())
+        hosts.write_text(json.dumps({away.name: {**data[box.name], "ssh_port": 1}, **data}))
+        words = command_line("--dry")
+        done = subprocess.run(
+            words, cwd=CHECKOUT, env=variables, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 1, done.stderr
+    assert "continue?" not in done.stderr and "Traceback" not in done.stderr
+    first, second = done.stderr.rstrip().splitlines()[-2:]
+    assert first.split()[:3] == [away.name, "not", "reached:"], done.stderr
+    assert second.split() == [box.name, "in", "sync"], done.stderr
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,11 @@ def boxes(layers: Callable[[str], str | None], hub: Hub) -> Iterator[tuple[Box, 
     try:
         ended = deploy({box: standin(hub.url) for box in made}, "-y")
         assert ended.code == 0, ended.said
+        last = ended.log.rstrip().splitlines()[-2:]
+        assert [line.split()[:3] for line in last] == [
+            [name, "serves", "tiny-qwen3.5-mtp,"] for name in names
+        ]
+        assert all(line.endswith(" changes") for line in last)
         yield made[0], made[1]
     finally:
         for box in made:

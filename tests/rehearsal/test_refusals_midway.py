@@ -232,3 +232,6 @@ def test_one_box_refused_and_the_other_built_to_the_end(make_box: MakeBox, hub: 
     assert "continue?" not in ended.said  # nobody is asked anything
     assert right.run(SERVES).stdout.split() == ["200", "200"]
     assert f"[{right.name}] serves" in ended.log
+    first, second = ended.log.rstrip().splitlines()[-2:]
+    assert first.split()[:2] == [wrong.name, "refused:"], ended.log
+    assert second.split()[:2] == [right.name, "serves"], ended.log

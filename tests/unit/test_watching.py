@@ -115,18 +115,18 @@ def test_a_box_that_only_pyinfra_can_name_is_refused_to_a_monitor(
     refusal = monitoring.unknown_box(address, said, monitors)
     assert (refusal is not None) == is_refused
     if refusal:
-        assert "scrape_address" in refusal.remedy
+        assert "box_address" in refusal.remedy
 
 
 @pytest.mark.parametrize("name", ["ai box", "-box", "ai-box.", "http://ai-box", ""])
 def test_an_address_that_nobody_can_reach_is_refused(load: Load, name: str) -> None:
-    with pytest.raises(SettingsError, match="scrape_address"):
-        load(scrape_address=name)
+    with pytest.raises(SettingsError, match="box_address"):
+        load(box_address=name)
 
 
 @pytest.mark.parametrize("name", ["ai-box", "ai-box.home.arpa", "192.168.1.20", "2001:db8::7"])
 def test_a_name_or_an_address_will_do(load: Load, name: str) -> None:
-    assert load(scrape_address=name).scrape_address == name
+    assert load(box_address=name).box_address == name
 
 
 def test_exporters_have_ports_of_their_own(load: Load) -> None:
@@ -198,7 +198,7 @@ def files(folder: Path, inventory: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_files_for_a_prometheus_of_ones_own(tmp_path: Path) -> None:
-    data = {"monitoring": True, "scrape_address": "192.168.1.20"}
+    data = {"monitoring": True, "box_address": "192.168.1.20"}
     done = files(tmp_path, f"site = [('ai-box', {data!r})]\nmonitor = ['watcher']\n")
     assert done.returncode == 0, done.stderr
     assert "scrape_config_files" in done.stdout

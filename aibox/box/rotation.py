@@ -1,0 +1,113 @@
+"""`aibox rotation`: how the boxes stand at this gateway, and one taken out or put back."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from aibox.box.job import JobError, write_whole
+from aibox.box.service import synced
+from aibox.decide import doors
+from aibox.decide import rotation as decide
+from aibox.decide.refusal import Refusal
+from aibox.decide.rotation import Boxes, Out
+from aibox.gateway.rotation import out_in
+
+FILE = Path(doors.ROTATION)
+FLEET = Path(doors.FLEET)
+PATIENCE_S = 5
+
+
+@dataclass(frozen=True)
+class Shown:
+    """boxes: see decide.rotation.unasked. gateway: why it does not say how they are, or None."""
+
+    boxes: Boxes
+    gateway: str | None
+
+
+def rotation(act: str | None, box: str | None, why: str, *, as_json: bool) -> int:
+    """Do it, and print how the boxes stand. 1: refused, or the gateway does not answer."""
+    try:
+        fleet = fleet_there()
+        if act and box:
+            changed(set(fleet["boxes"]), act, box, why)
+        shown = looked(fleet)
+    except JobError as error:
+        print(error.refusal, file=sys.stderr)
+        return 1
+    if as_json:
+        print(json.dumps(asdict(shown)))
+    else:
+        print("\n".join(decide.rows(shown.boxes, time.time())))
+    if shown.gateway and not as_json:
+        print(f"the gateway does not answer: {shown.gateway}", file=sys.stderr)
+    return 1 if shown.gateway else 0
+
+
+def fleet_there() -> dict[str, Any]:
+    """The boxes as the deploy has laid them down. Raises JobError where this is no gateway."""
+    try:
+        fleet: dict[str, Any] = json.loads(FLEET.read_text())
+        if fleet["boxes"] and all("models" in one for one in fleet["boxes"].values()):
+            return fleet
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        pass
+    raise refused(decide.no_gateway())
+
+
+def looked(fleet: dict[str, Any]) -> Shown:
+    """As the gateway sees them now; what is out is known without it."""
+    try:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with direct.open(f"{fleet['url']}/rotation", timeout=PATIENCE_S) as answer:
+            return Shown(json.load(answer)["boxes"], None)
+    except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
+        return Shown(decide.unasked(fleet["boxes"], out_there()), str(error))
+
+
+def changed(known: set[str], act: str, box: str, why: str) -> None:
+    """One box taken out or put back, on the disk when it returns; twice is once."""
+    with alone():
+        out = out_there()
+        refusal = decide.unknown(box, known if act == "out" else known | set(out))
+        refusal = refusal or (decide.no_reason(why) if act == "out" else None)
+        if refusal:
+            raise refused(refusal)
+        is_out = act == "out"
+        new = decide.taken_out(out, box, why, time.time()) if is_out else decide.put_back(out, box)
+        if new != out:
+            write_whole(FILE, decide.text(new))
+            synced(FILE.parent)
+
+
+def out_there() -> Out:
+    """Raises JobError where the file is not whole."""
+    try:
+        return out_in(FILE.read_text()) if FILE.exists() else {}
+    except (OSError, ValueError) as error:
+        raise refused(decide.broken(str(error))) from None
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """One at a time changes it."""
+    if os.geteuid() != 0:
+        raise JobError("another user than root", "root", "put sudo before it")
+    with FILE.with_name(f".{FILE.name}.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def refused(refusal: Refusal) -> JobError:
+    return JobError(refusal.found, refusal.expected, refusal.remedy)

@@ -1,0 +1,316 @@
+"""A rolling update: which boxes, in which order, what speaks against it, and when it stops.
+
+What the gateways say of the boxes is their own answer, see aibox/decide/rotation.py: {box:
+{"models": names, "out": {"why", "since"} or None, "healthy": bool or None, "found": text}}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from aibox.decide.drift import Audit, counted
+from aibox.decide.figures import duration
+from aibox.decide.refusal import Refusal
+
+WHY = "rolling update"  # how every reason begins that is a roll's own
+ROLL = "python -m tasks.roll"
+DEPLOY = "pyinfra inventory deploy.py"
+
+# What becomes of a box
+FINISH, UPDATE, ALONE, NOTHING = "finish", "update", "left alone", "in sync"
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """What a gateway says of the boxes; why it says nothing, where it does not."""
+
+    name: str
+    boxes: Mapping[str, Any] | None
+    said: str = ""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What becomes of a box, and why; for one that differs, whether a deploy has work there."""
+
+    box: str
+    what: str
+    why: str
+    differs: bool
+
+    @property
+    def is_due(self) -> bool:
+        return self.what in (FINISH, UPDATE)
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What was found before anything is touched. boxes: those that the roll is for, in the order of
+    the inventory. audits: what a deploy would do, of each box that was looked at to the end."""
+
+    boxes: Sequence[str]
+    gateways: Sequence[Gateway]
+    audits: Mapping[str, Audit]
+
+
+# --- which boxes, in which order -----------------------------------------------------------------
+
+
+def turns(looked: Looked) -> list[Turn]:
+    """Every box; first what an earlier roll has left, then the others as the inventory has them."""
+    found = [turn(box, looked) for box in looked.boxes]
+    return sorted(found, key=lambda one: one.what != FINISH)
+
+
+def turn(box: str, looked: Looked) -> Turn:
+    audit = looked.audits.get(box)
+    differs = bool(audit and audit.mends)
+    known = dict(told_of(box, looked.gateways))
+    by_hand = {name: of["out"]["why"] for name, of in known.items() if is_out_by_hand(of)}
+    if by_hand:
+        name, why = next(iter(by_hand.items()))
+        return Turn(box, ALONE, f"somebody has taken it out at {name}: {why}", differs)
+    if any(of["out"] for of in known.values()):
+        return Turn(box, FINISH, "it is out since an earlier roll", differs)
+    ill = {name: of["found"] for name, of in known.items() if not of["healthy"]}
+    if ill:
+        name, found = next(iter(ill.items()))
+        return Turn(box, ALONE, f"it is not healthy at {name}: {found or 'not known yet'}", differs)
+    if not differs:
+        return Turn(box, NOTHING, "in sync", differs)
+    things = counted(len(audit.mends) if audit else 0, "thing")
+    asked = "" if known else "; no gateway asks it yet"
+    return Turn(box, UPDATE, f"a deploy would do {things}{asked}", differs)
+
+
+def told_of(box: str, gateways: Sequence[Gateway]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(gateway, what it says of the box), of each that asks it."""
+    for one in gateways:
+        if one.boxes and box in one.boxes:
+            yield one.name, one.boxes[box]
+
+
+def is_out_by_hand(of: Mapping[str, Any]) -> bool:
+    return bool(of["out"]) and not str(of["out"]["why"]).startswith(WHY)
+
+
+# --- what speaks against it ----------------------------------------------------------------------
+
+
+def refusals(looked: Looked, *, interrupt: bool) -> list[Refusal]:
+    """Every reason not to begin. interrupt: whether a model may go without any box meanwhile."""
+    if not looked.gateways:
+        return [no_gateways()]
+    found = [silent(one) for one in looked.gateways if one.boxes is None]
+    found += [unseen(box) for box in looked.boxes if box not in looked.audits]
+    found += [would_be_refused(box) for box in looked.boxes if is_refused(looked.audits.get(box))]
+    if found or interrupt:
+        return found
+    due = [one for one in turns(looked) if one.is_due]
+    finished = {one.box for one in due if one.what == FINISH}
+    later = [once_finished(one, finished) for one in looked.gateways]
+    alone = [serves_alone(one.box, looked.gateways if one.what == FINISH else later) for one in due]
+    return [one for one in alone if one]
+
+
+def once_finished(gateway: Gateway, finished: Collection[str]) -> Gateway:
+    """What it will say when the boxes that come first are back: it is asked again before each."""
+    boxes = gateway.boxes or {}
+    back = {box: {**boxes[box], "out": None, "healthy": True} for box in finished if box in boxes}
+    return Gateway(gateway.name, {**boxes, **back})
+
+
+def no_gateways() -> Refusal:
+    return Refusal(
+        "no group `gateways` in the inventory",
+        "boxes behind at least one gateway, which asks the others meanwhile",
+        f"a plain deploy does one box, or all at the same time: {DEPLOY}",
+    )
+
+
+def silent(gateway: Gateway) -> Refusal:
+    return Refusal(
+        f"the gateway {gateway.name} does not say how the boxes stand: {gateway.said}",
+        "an answer of every gateway: each has to leave out the box that is worked on",
+        f"mend it, or deploy to it first: {DEPLOY} --limit {gateway.name}",
+    )
+
+
+def unseen(box: str) -> Refusal:
+    return Refusal(
+        f"{box} could not be looked at to the end, see above",
+        "every box of the roll reached and fit for a deploy",
+        "mend what is said above, or leave it out: --limit, once for each of the others",
+    )
+
+
+def is_refused(audit: Audit | None) -> bool:
+    return audit is not None and audit.refused
+
+
+def would_be_refused(box: str) -> Refusal:
+    return Refusal(
+        f"a deploy to {box} would be refused, for what is said above",
+        "a deploy that can come to its end on every box of the roll",
+        "change what is said there, or leave it out: --limit, once for each of the others",
+    )
+
+
+def serves_alone(box: str, gateways: Sequence[Gateway]) -> Refusal | None:
+    """Why its requests would fail while it is out; None where other boxes take them all."""
+    for name, of in told_of(box, gateways):
+        if of["out"]:
+            continue
+        boxes = next(one.boxes for one in gateways if one.name == name) or {}
+        others = [one for other, one in boxes.items() if other != box and takes_requests(one)]
+        lonely = [model for model in of["models"] if not any(model in o["models"] for o in others)]
+        if lonely:
+            return Refusal(
+                f"at {name} nobody but {box} serves {lonely[0]} now",
+                "another healthy box that serves the same, for the requests meanwhile",
+                "add one, wait until it is healthy, or let these requests fail: --interrupt",
+            )
+    return None
+
+
+def takes_requests(of: Mapping[str, Any]) -> bool:
+    return not of["out"] and bool(of["healthy"])
+
+
+# --- in its middle -------------------------------------------------------------------------------
+
+
+def refusal_of_a_turn(
+    turn: Turn, gateways: Sequence[Gateway], *, interrupt: bool
+) -> Refusal | None:
+    """Why a box's turn is not to begin, as its gateways see things right before it."""
+    for one in gateways:
+        if one.boxes is None:
+            return silent(one)
+    if turn.what != FINISH and not is_healthy(turn.box, gateways):
+        return Refusal(
+            f"{turn.box} has become ill: {why_not_healthy(turn.box, gateways)}",
+            "a box that serves when its turn comes",
+            f"mend it, then run the roll again: {ROLL}",
+        )
+    return None if interrupt else serves_alone(turn.box, gateways)
+
+
+def is_healthy(box: str, gateways: Sequence[Gateway]) -> bool:
+    """Whether every gateway answers, and each that asks the box finds it healthy."""
+    answered = all(one.boxes is not None for one in gateways)
+    return answered and all(of["healthy"] for _, of in told_of(box, gateways))
+
+
+def why_not_healthy(box: str, gateways: Sequence[Gateway]) -> str:
+    """In words, for one that is_healthy says no of."""
+    silent = [f"the gateway {one.name} does not answer" for one in gateways if one.boxes is None]
+    ill = [
+        f"{name} finds {of['found']}" for name, of in told_of(box, gateways) if not of["healthy"]
+    ]
+    return "; ".join([*ill, *silent])
+
+
+def out_at(box: str, gateways: Sequence[Gateway]) -> list[str]:
+    """The gateways that leave it out."""
+    return [name for name, of in told_of(box, gateways) if of["out"]]
+
+
+def out_names(gateway: Gateway) -> set[str]:
+    """The boxes that a gateway leaves out."""
+    return {box for box, of in (gateway.boxes or {}).items() if of["out"]}
+
+
+def reason_of_a_hand(box: str, gateways: Sequence[Gateway]) -> str | None:
+    """Why somebody else has taken the box out, where one has."""
+    whys = (str(of["out"]["why"]) for _, of in told_of(box, gateways) if is_out_by_hand(of))
+    return next(whys, None)
+
+
+def failed_but_serves(box: str) -> Refusal:
+    return Refusal(
+        f"the deploy to {box} failed, see above; {box} serves what it served before and is asked "
+        "again",
+        "a deploy that comes to its end",
+        f"mend what is said above, then run the roll again: {ROLL}",
+    )
+
+
+def failed(box: str, why: str) -> Refusal:
+    """why: how its gateways find it."""
+    return Refusal(
+        f"the deploy to {box} failed, see above, and {why}",
+        "a box that serves after it",
+        f"mend it, then run the roll again, which begins with {box}: {ROLL}",
+    )
+
+
+def not_healthy(box: str, why: str, seconds: float) -> Refusal:
+    return Refusal(
+        f"{box} was deployed to, but after {duration(seconds)} {why}",
+        "every gateway finds it healthy",
+        f"mend it, then run the roll again, which begins with {box}: {ROLL}",
+    )
+
+
+def not_taken(box: str, gateway: Gateway, act: str) -> Refusal:
+    """A gateway that did not do as it was told. act: "out" or "back"."""
+    return Refusal(
+        f"{gateway.name} did not take {box} {act}: {gateway.said or 'it says otherwise'}",
+        "every gateway does",
+        f"mend it, then run the roll again: {ROLL}",
+    )
+
+
+def left_out(box: str, gateways: Sequence[str]) -> list[str]:
+    """What is said at the end of a roll that stopped, of a box that is out. gateways: where."""
+    return [
+        f"{box} is out of rotation at {', '.join(gateways)}. The next roll begins with it, puts "
+        f"it back, and goes on: {ROLL}",
+        f"or by hand, on each of these: sudo /opt/aibox/current/bin/aibox rotation back {box}",
+    ]
+
+
+# --- in words ------------------------------------------------------------------------------------
+
+
+def plan(found: Sequence[Turn], gateways: Sequence[Gateway]) -> list[str]:
+    """What the roll would do, one line a box, in its order."""
+    width = max((len(one.box) for one in found), default=0)
+    words = {FINISH: "first", UPDATE: "update", ALONE: "left alone", NOTHING: "nothing"}
+    rows = [f"{one.box:<{width}}  {words[one.what]:<10}  {one.why}" for one in found]
+    names = {one.name for one in gateways}
+    pausing = [one.box for one in found if one.is_due and one.box in names]
+    if pausing:
+        rows.append(
+            f"{', '.join(pausing)}: a gateway too. Whoever asks it meets a pause where the deploy "
+            "starts LiteLLM anew or reboots the box; another gateway has none."
+        )
+    return rows
+
+
+def still_runs(running: int, seconds: float) -> str:
+    return f"{counted(running, 'request')} still run there, {duration(seconds)}"
+
+
+def not_quiet(box: str, left: int | None, seconds: float) -> str:
+    """left: requests that still run after so long; None where the box does not say."""
+    what = "what it still runs" if left is None else counted(left, "request")
+    verb = "is not known" if left is None else f"still run{'s' if left == 1 else ''}"
+    return f"{what} {verb} on {box} after {duration(seconds)}: the roll goes on, and may end them"
+
+
+def interrupted() -> Refusal:
+    return Refusal("interrupted", "a roll to its end", f"run it again: {ROLL}")
+
+
+def ending(found: Sequence[Turn]) -> list[str]:
+    """What is left after a roll that came to its end: boxes that differ and were left alone."""
+    return [
+        f"{one.box} still differs and was left alone: {one.why}. "
+        f"By itself: {DEPLOY} --limit {one.box}"
+        for one in found
+        if one.what == ALONE and one.differs
+    ]

@@ -1,0 +1,119 @@
+"""The rotation: which boxes a gateway asks, by what was taken out by hand and what is healthy.
+
+A box is out from `aibox rotation out` to `aibox rotation back`, whatever is started anew meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from aibox.decide.doors import FLEET
+from aibox.decide.doors import ROTATION as FILE
+from aibox.decide.refusal import Refusal
+
+WHY_MOST = 200  # characters
+
+Out = dict[str, dict[str, Any]]  # {box: {"why": text, "since": seconds since 1970}}
+Boxes = dict[str, dict[str, Any]]  # as the gateway answers GET /rotation, see `unasked`
+
+
+def text(out: Mapping[str, Any]) -> str:
+    """The file."""
+    return json.dumps({"out": dict(out)}, indent=1, sort_keys=True) + "\n"
+
+
+def taken_out(out: Out, box: str, why: str, now: float) -> Out:
+    """One that is out already stays so since then; the newest reason holds."""
+    since = out[box]["since"] if box in out else now
+    return {**out, box: {"why": why, "since": since}}
+
+
+def put_back(out: Out, box: str) -> Out:
+    return {name: of for name, of in out.items() if name != box}
+
+
+def unasked(boxes: Mapping[str, Any], out: Out) -> Boxes:
+    """What is known of the boxes where the gateway does not say it: nothing of their health.
+
+    {box: {"models": names, "out": {"why", "since"} or None, "healthy": None, "found": None}}
+    """
+    return {
+        name: {"models": of["models"], "out": out.get(name), "healthy": None, "found": None}
+        for name, of in boxes.items()
+    }
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def unknown(box: str, known: Iterable[str]) -> Refusal | None:
+    names = sorted(known)
+    if box in names:
+        return None
+    return Refusal(
+        f"{box} is no box that this gateway asks",
+        f"one of {', '.join(names)}",
+        "name one of these; which boxes there are is said in the inventory",
+    )
+
+
+def no_reason(why: str) -> Refusal | None:
+    """why: what stands in the way of asking it, for whoever wonders later."""
+    if why.strip() and why.isprintable() and len(why) <= WHY_MOST:
+        return None
+    return Refusal(
+        "a reason that can't be shown" if why.strip() else "no reason",
+        f"one line of at most {WHY_MOST} characters",
+        'say it so: --why "its card is being changed"',
+    )
+
+
+def no_gateway() -> Refusal:
+    return Refusal(
+        f"{FLEET} is not there or not whole: no gateway here asks several boxes",
+        "a gateway of the inventory's group `gateways`",
+        "ask on such a one; or name this box there and deploy to it",
+    )
+
+
+def broken(said: str) -> Refusal:
+    return Refusal(
+        f"{FILE} is not whole: {said}",
+        '{"out": {"BOX": {"why": "TEXT", "since": SECONDS}}}',
+        f"delete it: every box is in rotation then, as all are while it is broken (rm {FILE})",
+    )
+
+
+# --- in words ------------------------------------------------------------------------------------
+
+
+def rows(boxes: Mapping[str, Any], now: float) -> list[str]:
+    """One a box, in the order of the boxes. now: seconds since 1970."""
+    width = max((len(name) for name in boxes), default=0)
+    return [f"{name:<{width}}  {standing(of, now)}" for name, of in boxes.items()]
+
+
+def standing(box: Mapping[str, Any], now: float) -> str:
+    """How one box stands, with the names of what it serves."""
+    serves = ", ".join(box["models"])
+    health = {True: "healthy", False: f"not healthy: {box['found']}", None: "health not known"}
+    if box["out"]:
+        place = f"out for {lasting(now - box['out']['since'])}: {box['out']['why']}"
+        return f"{place} ({health[box['healthy']]})  {serves}"
+    if box["healthy"]:
+        return f"in  {serves}"
+    return f"in, {health[box['healthy']]}  {serves}"
+
+
+def lasting(seconds: float) -> str:
+    """A time in its two largest parts."""
+    minutes = max(0, int(seconds)) // 60
+    if minutes < 1:
+        return f"{max(0, int(seconds))} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    return f"{minutes // (24 * 60)} days"

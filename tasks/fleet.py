@@ -1,0 +1,85 @@
+"""Several boxes behind one gateway: the inventory's group `gateways`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyinfra import host, state
+from pyinfra.api import Host
+
+from aibox.decide import doors, fleet, monitoring
+from aibox.decide.fleet import Fleet, Member, Other
+from aibox.decide.refusal import Refusal
+from aibox.settings import Settings
+from tasks import invocation, watching
+
+GROUP = "gateways"
+
+
+def gateways() -> list[Host]:
+    return list(state.inventory.groups.get(GROUP, []))
+
+
+def is_gateway(one: Host) -> bool:
+    return one in gateways()
+
+
+def refusals(settings: Settings) -> list[Refusal]:
+    """What is wrong with a gateway before anything is changed."""
+    if not is_gateway(host):
+        return []
+    of_all = {"all", Path(invocation.inventory()).stem}
+    if set(host.groups) <= {GROUP, watching.GROUP, *of_all}:
+        return [fleet.no_box(host.name)]
+    return [fleet.turned_off(host.name)] if settings.gateway is False else []
+
+
+def of_this_box(
+    settings: Settings, standing: doors.Standing, everywhere: Mapping[str, Settings]
+) -> Fleet | None:
+    """What this gateway asks; None where it is none. everywhere: the settings of every host."""
+    if not is_gateway(host):
+        return None
+    others = [seen(one, everywhere[one.name]) for one in watching.boxes() if one.name != host.name]
+    left_out = {one.box: why for one in others if (why := fleet.unreachable(one))}
+    asked = [fleet.member(one) for one in others if one.box not in left_out]
+    return Fleet((itself(settings, standing), *asked), left_out)
+
+
+def itself(settings: Settings, standing: doors.Standing) -> Member:
+    """The gateway's own box, which it asks as it would alone."""
+    filters = doors.own_filter(settings.doors_address, settings.stream_port)
+    is_filter = standing.stream.on and standing.upstream == filters
+    health = filters if is_filter else f"http://127.0.0.1:{settings.server_port}"
+    return Member(
+        box=host.name,
+        models=settings.served_models,
+        upstream=standing.upstream,
+        health=f"{health}/health",
+        context=settings.context,
+        keyed=is_filter,
+    )
+
+
+def seen(one: Host, settings: Settings) -> Other:
+    is_named = settings.is_pinned or "served-model-name" in settings.flags
+    return Other(
+        box=one.name,
+        models=settings.served_models if is_named else (),
+        address=settings.box_address or watching.address_of(one),
+        port=settings.stream_port,
+        context=settings.context,
+        stream=settings.stream is not False,
+        listens=settings.doors_address,
+    )
+
+
+def networks() -> list[str]:
+    """Of gateways that are named by an address: they come in at the filter of every other box."""
+    known = [
+        monitoring.address_of(str(one.data.get("box_address") or watching.address_of(one)))
+        for one in gateways()
+        if one.name != host.name
+    ]
+    return [one for one in known if one]

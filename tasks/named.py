@@ -1,0 +1,69 @@
+"""The boxes and gateways that an inventory and --limit name, as JSON: `python -m tasks.named`.
+
+In a process of its own, for programs of ours that are no run of pyinfra: reading an inventory
+changes the process that does it. Asks no box anything. Exit codes: 0, 1 refused.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pyinfra.api import Config, State
+from pyinfra.context import ctx_state
+from pyinfra_cli.inventory import make_inventory  # type: ignore[import-untyped]
+
+from aibox.decide.refusal import Refusal
+from tasks import exit_codes, fleet, invocation, watching
+from tasks.box import PROJECT
+from tasks.parser import Parser
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = Parser(prog="python -m tasks.named", description=__doc__)
+    parser.add_argument("inventory")
+    parser.add_argument("--limit", action="append", default=[])
+    asked = parser.parse_args(words)
+    try:
+        found = named(asked.inventory, asked.limit)
+    except Exception as error:  # an inventory is a person's own code
+        found = Refusal(
+            f"{asked.inventory}: {error}",
+            "an inventory that can be read",
+            "correct it, and run it again",
+        )
+    if isinstance(found, Refusal):
+        print(found, file=sys.stderr)
+        return 1
+    print(json.dumps(found))
+    return 0
+
+
+def named(inventory: str, limit: list[str]) -> dict[str, list[str]] | Refusal:
+    """{"boxes": names within the limit, "gateways": all names}, in the order of the inventory."""
+    path = str(Path(inventory).absolute()) if Path(inventory).exists() else inventory
+    invocation.remember({"inventory": path})
+    state = State()
+    with ctx_state.use(state):
+        state.init(make_inventory(path, cwd=str(PROJECT)), Config())
+        every = [one.name for one in state.inventory]
+        groups = {name: [one.name for one in held] for name, held in state.inventory.groups.items()}
+        options = {"inventory": inventory, "limit": limit, "exclude": ()}
+        refusal = exit_codes.judge_boxes(every, None, options, groups)
+        if refusal:
+            return refusal
+        twice = [name for name in every if groups.get(name, [name]) != [name]]
+        if twice:
+            return Refusal(
+                f"{twice[0]} is a box and a group of other boxes too",
+                "names by which each box can be meant alone",
+                "give the group another name in the inventory",
+            )
+        wanted = {name for text in limit for name in exit_codes.named(text, every, groups)}
+        boxes = [one.name for one in watching.boxes() if not limit or one.name in wanted]
+        return {"boxes": boxes, "gateways": [one.name for one in fleet.gateways()]}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""Clients that ask a gateway without a pause, and what failed of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import urllib.request
+from types import TracebackType
+from typing import Self
+
+from aibox.decide.doors import MASTER_KEY
+from tests.rehearsal.box import Box
+
+LONGEST_S = 600  # that a load goes on, whatever becomes of its test
+
+
+class Load:
+    """Asks as long as it is held; every second client wants a stream.
+
+    streams, wholes: answers that came whole. failed: of the others, what was met, in words.
+    """
+
+    def __init__(self, gateways: list[Box], model: str, *, clients: int = 4, tokens: int = 40):
+        self.keys = [box.run(["cat", MASTER_KEY]).stdout.strip() for box in gateways]
+        self.urls = [f"http://{box.address}:4001/v1/chat/completions" for box in gateways]
+        self.body = {
+            "model": model,
+            "max_tokens": tokens,
+            "messages": [{"role": "user", "content": "Hello"}],
+        }
+        self.tokens = tokens
+        self.streams, self.wholes, self.failed = 0, 0, list[str]()
+        self._ending = threading.Event()
+        self._counting = threading.Lock()
+        self._threads = [
+            threading.Thread(target=self._ask, args=(at,), daemon=True) for at in range(clients)
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        fault: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ending.set()
+        for thread in self._threads:
+            thread.join(120)
+
+    @property
+    def answered(self) -> int:
+        return self.streams + self.wholes
+
+    def _ask(self, at: int) -> None:
+        end = time.monotonic() + LONGEST_S
+        where, stream = at // 2 % len(self.urls), at % 2 == 0
+        while not self._ending.is_set() and time.monotonic() < end:
+            began = time.monotonic()
+            try:
+                fault = self._faulty(where, stream=stream)
+            except (OSError, ValueError, LookupError) as error:
+                fault = f"{type(error).__name__}: {error}"
+            with self._counting:
+                if fault is not None:
+                    kind = "stream" if stream else "whole"
+                    self.failed.append(f"{kind}, {time.monotonic() - began:.1f} s: {fault}")
+                elif stream:
+                    self.streams += 1
+                else:
+                    self.wholes += 1
+
+    def _faulty(self, where: int, *, stream: bool) -> str | None:
+        """One request; what is missing of its answer. Raises OSError, ValueError, LookupError."""
+        headers = {
+            "Content-Type": "application/json",
+            "Authorization": f"Bearer {self.keys[where]}",
+        }
+        body = {**self.body, "stream": stream}
+        body |= {"stream_options": {"include_usage": True}} if stream else {}
+        asked = urllib.request.Request(self.urls[where], json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(asked, timeout=120) as answer:
+            text = answer.read().decode()
+        if not stream:
+            usage = json.loads(text)["usage"]
+        else:
+            events = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+            if events[-1] != "[DONE]":
+                return f"the stream ends with {events[-1][:200]}"
+            usage = json.loads(events[-2])["usage"]
+        tokens = usage["completion_tokens"]
+        return None if tokens == self.tokens else f"{tokens} of {self.tokens} tokens"

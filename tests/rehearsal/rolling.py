@@ -1,0 +1,62 @@
+"""`python -m tasks.roll` on rehearsal boxes, beside a test or to its end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tasks.box import AIBOX
+from tests.rehearsal.box import Box
+from tests.rehearsal.jobs import Running
+from tests.rehearsal.machine import CHECKOUT
+from tests.rehearsal.provision import HERE, Deploy, HostData, environment
+
+Boxes = Mapping[Box, HostData]
+
+
+@contextmanager
+def rolling(boxes: Boxes, *words: str) -> Iterator[Running]:
+    """A roll that has begun; what still runs of it at the end is killed."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        command = [sys.executable, "-m", "tasks.roll", *words, "-y", str(HERE / "inventory.py")]
+        with log.open("w") as stream:
+            process = subprocess.Popen(
+                command,
+                cwd=CHECKOUT,
+                env=environment(boxes, Path(folder)),
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        try:
+            yield Running(process, log)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+def rolled(boxes: Boxes, *words: str) -> Deploy:
+    """One to its end."""
+    with rolling(boxes, *words) as running:
+        ended = running.ended(timeout_s=600)
+    assert "Traceback" not in ended.said, ended.said
+    return ended
+
+
+def rotation(gateway: Box) -> dict[str, Any]:
+    """How a gateway says that the boxes stand."""
+    found: dict[str, Any] = json.loads(gateway.run([AIBOX, "rotation", "--json"]).stdout)["boxes"]
+    return found
+
+
+def out_at(gateway: Box) -> set[str]:
+    return {name for name, of in rotation(gateway).items() if of["out"]}

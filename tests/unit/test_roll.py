@@ -1,0 +1,348 @@
+"""A rolling update: the order, what speaks against it, and a made-up fleet that is rolled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from aibox.box.probe import running_in
+from aibox.decide import roll
+from aibox.decide.drift import Audit, Mend, Reason
+from aibox.decide.roll import Gateway, Looked, Turn
+from tasks import roll as entry
+from tasks import roll_runs
+
+HAND = {"why": "its fan is loud", "since": 1.0}
+OURS = {"why": f"{roll.WHY} from desk", "since": 1.0}
+
+
+def told(**of: Any) -> dict[str, Any]:
+    """What a gateway says of a box that is healthy and in rotation."""
+    return {"models": ["coder"], "out": None, "healthy": True, "found": None, **of}
+
+
+def audit(box: str, *reasons: Reason) -> Audit:
+    """One that differs, for these reasons; in sync without any."""
+    mends = (Mend("Server", "it runs", reasons),) if reasons else ()
+    return Audit(box, mends, (), (), ())
+
+
+DIFFERS = Reason("a flag")
+BOXES = ["a", "b", "c"]
+
+
+def looked(audits: dict[str, Audit] | None = None, **boxes: dict[str, Any]) -> Looked:
+    """Three boxes that differ, behind one gateway on the first; boxes: what it says of some."""
+    all_differ = {name: audit(name, DIFFERS) for name in BOXES}
+    asked = {name: boxes.get(name, told()) for name in BOXES}
+    return Looked(BOXES, [Gateway("a", asked)], audits if audits is not None else all_differ)
+
+
+def order(found: Looked) -> list[tuple[str, str]]:
+    return [(one.box, one.what) for one in roll.turns(found)]
+
+
+def test_boxes_are_taken_as_the_inventory_has_them() -> None:
+    assert order(looked()) == [(name, roll.UPDATE) for name in BOXES]
+
+
+def test_what_an_earlier_roll_left_comes_first_even_in_sync_or_ill() -> None:
+    audits = {"a": audit("a"), "b": audit("b", DIFFERS), "c": audit("c")}
+    found = looked(audits, c=told(out=OURS, healthy=False, found="nothing"))
+    assert order(found) == [("c", roll.FINISH), ("a", roll.NOTHING), ("b", roll.UPDATE)]
+
+
+@pytest.mark.parametrize(
+    ("of", "why"),
+    [
+        (told(out=HAND), "somebody has taken it out at a: its fan is loud"),
+        (told(healthy=False, found="HTTP 503"), "it is not healthy at a: HTTP 503"),
+        (told(healthy=None), "it is not healthy at a: not known yet"),
+    ],
+)
+def test_what_is_another_hands_or_ill_is_left_alone_and_said(of: dict[str, Any], why: str) -> None:
+    found = roll.turns(looked(b=of))
+    assert [one.box for one in found if one.is_due] == ["a", "c"]
+    alone = next(one for one in found if one.box == "b")
+    assert (alone.what, alone.why) == (roll.ALONE, why)
+    assert roll.ending(found) == [
+        f"b still differs and was left alone: {why}. "
+        "By itself: pyinfra inventory deploy.py --limit b"
+    ]
+
+
+def test_a_box_that_no_gateway_asks_yet_is_updated_all_the_same() -> None:
+    found = Looked(["new"], [Gateway("a", {"a": told()})], {"new": audit("new", DIFFERS)})
+    assert [(one.what, one.why) for one in roll.turns(found)] == [
+        (roll.UPDATE, "a deploy would do 1 thing; no gateway asks it yet")
+    ]
+    assert roll.refusals(found, interrupt=False) == []
+
+
+def test_a_plan_is_a_line_for_each_box_and_names_gateways_that_pause() -> None:
+    lines = roll.plan(roll.turns(looked(c=told(out=HAND))), [Gateway("a", {})])
+    assert [line.split()[0] for line in lines] == ["a", "b", "c", "a:"]
+    assert "left alone" in lines[2] and "a gateway too" in lines[3]
+
+
+# --- what speaks against it ----------------------------------------------------------------------
+
+
+def refused(found: Looked, *, interrupt: bool = False) -> list[str]:
+    return [one.found for one in roll.refusals(found, interrupt=interrupt)]
+
+
+def test_nothing_speaks_against_boxes_that_serve_the_same() -> None:
+    assert refused(looked()) == []
+
+
+def test_without_gateways_nothing_can_be_rolled() -> None:
+    assert refused(Looked(BOXES, [], {})) == ["no group `gateways` in the inventory"]
+
+
+def test_silent_gateways_and_unseen_boxes_are_named_together() -> None:
+    found = Looked(["a", "b"], [Gateway("g", None, "it was not reached")], {"a": audit("a")})
+    first, second = refused(found)
+    assert first == "the gateway g does not say how the boxes stand: it was not reached"
+    assert second == "b could not be looked at to the end, see above"
+
+
+def test_a_deploy_that_would_be_refused_is_not_begun() -> None:
+    audits = {name: audit(name, DIFFERS) for name in BOXES}
+    audits["b"] = audit("b", Reason("it failed its gate", refused=True))
+    assert refused(looked(audits)) == ["a deploy to b would be refused, for what is said above"]
+
+
+@pytest.mark.parametrize(
+    ("others", "lonely"),
+    [
+        ({"b": told(models=["writer"]), "c": told(models=["writer"])}, "a"),
+        ({"b": told(out=HAND), "c": told(healthy=False, found="nothing")}, "a"),
+        ({"b": told(models=["coder", "writer"]), "c": told()}, "b"),
+    ],
+)
+def test_a_box_that_serves_something_alone_needs_a_word(
+    others: dict[str, dict[str, Any]], lonely: str
+) -> None:
+    found = looked(**others)
+    assert any(f"nobody but {lonely} serves" in one for one in refused(found))
+    assert refused(found, interrupt=True) == []
+
+
+def test_a_box_that_is_out_already_takes_no_requests_away() -> None:
+    found = looked({"a": audit("a"), "b": audit("b", DIFFERS), "c": audit("c")}, b=told(out=OURS))
+    assert refused(found) == []
+
+
+@pytest.mark.parametrize(
+    ("metrics", "running"),
+    [
+        ('vllm:num_requests_running{a="b"} 2.0\nvllm:num_requests_waiting{a="b"} 1.0\n', 3),
+        ('vllm:num_requests_waiting_by_reason{a="b"} 7.0\nvllm:num_requests_running{a="b"} 0\n', 0),
+        ("# nothing", None),
+    ],
+)
+def test_requests_are_those_that_run_and_wait(metrics: str, running: int | None) -> None:
+    assert running_in(metrics) == running
+
+
+def test_what_is_not_quiet_is_said() -> None:
+    assert roll.not_quiet("a", 1, 600).startswith("1 request still runs on a after 10 min")
+    assert roll.not_quiet("a", 3, 60).startswith("3 requests still run on a after 60 s")
+    assert roll.not_quiet("a", None, 60).startswith("what it still runs is not known on a")
+
+
+def test_the_only_box_of_all_is_finished_when_it_is_out() -> None:
+    ill = told(healthy=False, found="nothing")
+    audits = {"a": audit("a"), "b": audit("b", DIFFERS), "c": audit("c")}
+    assert refused(looked(audits, a=ill, b=told(out=OURS), c=ill)) == []
+
+
+ILL = told(healthy=False, found="nothing answers")
+
+
+@pytest.mark.parametrize(
+    ("what", "boxes", "why"),
+    [
+        (roll.UPDATE, {"a": told(), "b": told()}, None),
+        (roll.UPDATE, None, "the gateway g does not say"),
+        (roll.UPDATE, {"a": ILL, "b": told()}, "a has become ill: g finds nothing answers"),
+        (roll.UPDATE, {"a": told(), "b": ILL}, "at g nobody but a serves coder"),
+        (roll.FINISH, {"a": {**ILL, "out": OURS}, "b": ILL}, None),
+    ],
+)
+def test_a_turn_begins_only_as_things_stand_then(
+    what: str, boxes: dict[str, Any] | None, why: str | None
+) -> None:
+    turn = Turn("a", what, "", differs=True)
+    found = roll.refusal_of_a_turn(turn, [Gateway("g", boxes)], interrupt=False)
+    assert found.found.startswith(why) if found and why else found is None and why is None
+
+
+# --- a made-up fleet -----------------------------------------------------------------------------
+
+
+@dataclass
+class Fleet:
+    """Boxes behind gateways. differs: those with work for a deploy. deploying: what happens in
+    one, and its exit code."""
+
+    gateways: dict[str, dict[str, dict[str, Any]]]
+    differs: set[str]
+    deploying: Callable[[Fleet, str], int] = lambda _fleet, _box: 0
+    deaf: set[str] = field(default_factory=set)
+    events: list[str] = field(default_factory=list)
+
+    def named(self, _asked: object) -> dict[str, list[str]]:
+        boxes = dict.fromkeys(box for held in self.gateways.values() for box in held)
+        return {"boxes": list(boxes), "gateways": list(self.gateways)}
+
+    def audits(self, _asked: object) -> tuple[dict[str, Audit], None]:
+        boxes = self.named(_asked)["boxes"]
+        return {one: audit(one, *([DIFFERS] if one in self.differs else [])) for one in boxes}, None
+
+    def ask(self, _asked: object, names: Sequence[str], *words: str) -> list[Gateway]:
+        if words:
+            self.events += [f"{words[1]} {words[0]} at {name}" for name in names]
+        for name in set(names) - self.deaf if words else ():
+            why = {"why": words[3], "since": 1.0} if words[0] == "out" else None
+            self.gateways[name][words[1]]["out"] = why
+        return [Gateway(name, self.gateways[name]) for name in names]
+
+    def wait(self, _asked: object, box: str, _seconds: float) -> int:
+        self.events.append(f"{box} is quiet")
+        return 0
+
+    def deploy(self, _asked: object, box: str, *, quiet: bool) -> int:
+        assert quiet
+        assert all(held[box]["out"] for name, held in self.gateways.items())
+        self.events.append(f"{box} deployed to")
+        code = self.deploying(self, box)
+        if not code:
+            self.differs.discard(box)
+        return code
+
+    def healthy(self, box: str, *, yes: bool) -> None:
+        for held in self.gateways.values():
+            held[box] |= {"healthy": yes, "found": None if yes else "nothing answers"}
+
+    def out(self) -> set[str]:
+        return {box for held in self.gateways.values() for box, of in held.items() if of["out"]}
+
+
+@pytest.fixture
+def fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    """Two boxes, each a gateway, and both differ."""
+    made = Fleet({name: {"a": told(), "b": told()} for name in ("a", "b")}, {"a", "b"})
+    for name in ("named", "audits", "ask", "wait", "deploy"):
+        monkeypatch.setattr(roll_runs, name, getattr(made, name))
+    monkeypatch.setattr(entry, "SETTLE_S", 0)
+    monkeypatch.setattr(entry, "HEALTHY_S", 0)
+    yield made
+
+
+A_WHOLE_TURN = ["a out at a", "a out at b", "a is quiet", "a deployed to", "a back at a"]
+
+
+def test_one_box_after_the_other_is_out_quiet_deployed_to_and_back(fleet: Fleet) -> None:
+    assert entry.main(["-y"]) == 0
+    assert fleet.events[:5] == A_WHOLE_TURN
+    assert fleet.events[6:] == [one.replace("a ", "b ", 1) for one in fleet.events[:6]]
+    assert (fleet.differs, fleet.out()) == (set(), set())
+    assert entry.main(["-y"]) == 0
+    assert len(fleet.events) == 12  # all in sync: nothing is done
+
+
+def test_a_failed_box_that_serves_is_asked_again_and_the_roll_stops(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.deploying = lambda _fleet, _box: 1
+    assert entry.main(["-y"]) == 1
+    assert fleet.out() == set() and "b out at a" not in fleet.events
+    assert "serves what it served before and is asked again" in capsys.readouterr().err
+
+
+def test_a_failed_box_that_is_ill_stays_out_and_the_next_roll_begins_with_it(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ill(fleet: Fleet, box: str) -> int:
+        fleet.healthy(box, yes=False)
+        return 1
+
+    def mended(fleet: Fleet, box: str) -> int:
+        fleet.healthy(box, yes=True)
+        return 0
+
+    fleet.differs, fleet.deploying = {"b", "a"}, ill
+    fleet.gateways = {name: {"b": told(), "a": told()} for name in ("a", "b")}
+    assert entry.main(["-y"]) == 1
+    said = capsys.readouterr().err
+    assert "b is out of rotation at a, b" in said and "a finds nothing answers" in said
+    assert fleet.out() == {"b"}
+    fleet.deploying = mended
+    fleet.events.clear()
+    assert entry.main(["-y"]) == 0
+    assert fleet.events[3] == "b deployed to"
+    assert (fleet.differs, fleet.out()) == (set(), set())
+
+
+def test_an_interrupted_roll_says_what_is_out(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_fleet: Fleet, _box: str) -> int:
+        raise KeyboardInterrupt
+
+    fleet.deploying = interrupted
+    assert entry.main(["-y"]) == 1
+    said = capsys.readouterr().err
+    assert "interrupted" in said and "a is out of rotation at a, b" in said
+    assert "rotation back a" in said
+
+
+def test_a_gateway_that_keeps_asking_stops_it_before_anything_is_done(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.deaf = {"b"}
+    assert entry.main(["-y"]) == 1
+    assert "a deployed to" not in fleet.events
+    assert "b did not take a out" in capsys.readouterr().err
+    assert fleet.out() == set()
+
+
+def test_a_box_that_nobody_finds_healthy_afterwards_stays_out(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def silent(fleet: Fleet, box: str) -> int:
+        fleet.healthy(box, yes=False)
+        return 0
+
+    fleet.deploying = silent
+    assert entry.main(["-y"]) == 1
+    assert "a was deployed to, but after 0 s a finds nothing answers" in capsys.readouterr().err
+    assert fleet.out() == {"a"}
+
+
+def test_nobody_there_to_press_enter_changes_nothing(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("PYINFRA_YES", raising=False)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    assert entry.main([]) == 1
+    assert fleet.events == []
+    assert "no -y" in capsys.readouterr().err
+
+
+def test_two_rolls_of_one_inventory_do_not_run_at_once(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def second(fleet: Fleet, _box: str) -> int:
+        fleet.deploying = lambda _fleet, _box: 0
+        assert entry.main(["-y"]) == 1
+        assert "another roll" in capsys.readouterr().err
+        return 0
+
+    fleet.deploying = second
+    assert entry.main(["-y"]) == 0

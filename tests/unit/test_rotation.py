@@ -1,0 +1,247 @@
+"""Which boxes a gateway asks: taken out and put back by hand, and said in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aibox.box import __main__ as program
+from aibox.box import rotation as on_box
+from aibox.decide import rotation
+from aibox.gateway import rotation as code
+
+OUT = {"b": {"why": "its card is changed", "since": 100.0}}
+NOBODY = "http://127.0.0.1:9"  # the port where nothing is ever said
+
+
+def test_who_is_out_already_stays_so_since_then() -> None:
+    out = rotation.taken_out({}, "b", "its card is changed", 100.0)
+    assert out == OUT
+    out = rotation.taken_out(out, "b", "another card", 200.0)
+    assert out == {"b": {"why": "another card", "since": 100.0}}
+    assert rotation.put_back(out, "b") == {}
+    assert rotation.put_back(out, "a") == out
+    assert code.out_in(rotation.text(out)) == out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"out": []}',
+        '{"out": {"b": 1}}',
+        '{"out": {"b": {"why": "x"}}}',
+        '{"out": {"b": {"why": 1, "since": 1}}}',
+        '{"out": {"b": {"why": "x", "since": "today"}}}',
+        '{"out": {"b": {"why": "x", "since": true}}}',
+        '{"out": {"b": {"why": "x", "since": Infinity}}}',
+    ],
+)
+def test_what_is_no_rotation_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        code.out_in(text)
+
+
+@pytest.mark.parametrize(
+    ("box", "said"),
+    [
+        ({"out": None, "healthy": True, "found": None}, "in  coder"),
+        (
+            {"out": None, "healthy": False, "found": "503"},
+            "in, not healthy: 503  coder",
+        ),
+        ({"out": None, "healthy": None, "found": None}, "in, health not known  coder"),
+        (
+            {"out": OUT["b"], "healthy": True, "found": None},
+            "out for 1 h 0 min: its card is changed (healthy)  coder",
+        ),
+        (
+            {"out": OUT["b"], "healthy": False, "found": "timed out"},
+            "out for 1 h 0 min: its card is changed (not healthy: timed out)  coder",
+        ),
+    ],
+)
+def test_how_a_box_stands(box: dict[str, Any], said: str) -> None:
+    assert rotation.standing({"models": ["coder"], **box}, 3700.0) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-5, "0 s"), (59, "59 s"), (60, "1 min"), (7290, "2 h 1 min"), (200_000, "2 days")],
+)
+def test_how_long(seconds: float, said: str) -> None:
+    assert rotation.lasting(seconds) == said
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two boxes, and a gateway that does not answer."""
+    monkeypatch.setattr(on_box, "FILE", tmp_path / "rotation.json")
+    monkeypatch.setattr(on_box, "FLEET", tmp_path / "fleet.json")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    boxes = {name: {"models": ["coder"], "health": NOBODY} for name in ("a", "b")}
+    (tmp_path / "fleet.json").write_text(json.dumps({"url": NOBODY, "boxes": boxes}))
+    return tmp_path
+
+
+def test_a_box_is_taken_out_and_put_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["rotation", "out", "b", "--why", "its card is changed", "--json"]
+    assert program.main(out) == 1  # the gateway does not answer, but it is done
+    shown = json.loads(capsys.readouterr().out)
+    assert [shown["boxes"][name]["out"] is None for name in ("a", "b")] == [True, False]
+    assert "refused" in shown["gateway"]
+    file = folder / "rotation.json"
+    assert code.out_in(file.read_text())["b"]["why"] == "its card is changed"
+    assert file.stat().st_mode & 0o777 == 0o644
+    assert program.main(["rotation"]) == 1
+    said = capsys.readouterr()
+    assert said.out.splitlines()[0] == "a  in, health not known  coder"
+    assert said.out.splitlines()[1].startswith("b  out for 0 s: its card is changed")
+    assert "the gateway does not answer" in said.err
+    program.main(["rotation", "back", "b"])
+    assert code.out_in(file.read_text()) == {}
+
+
+def test_one_that_left_the_inventory_can_still_be_put_back(folder: Path) -> None:
+    (folder / "rotation.json").write_text(rotation.text({"gone": OUT["b"]}))
+    program.main(["rotation", "back", "gone"])
+    assert code.out_in((folder / "rotation.json").read_text()) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "rotation_file", "fleet_file", "said"),
+    [
+        (["out", "c", "--why", "x"], None, "as it is", "one of a, b"),
+        (["back", "c"], None, "as it is", "one of a, b"),
+        (["out", "b", "--why", " "], None, "as it is", "no reason"),
+        (["out", "b", "--why", "a\nb"], None, "as it is", "can't be shown"),
+        (["out", "b", "--why", "x" * 201], None, "as it is", "at most 200"),
+        (["out", "b", "--why", "x"], "{", "as it is", "delete it"),
+        ([], "{", "as it is", "delete it"),
+        ([], None, None, "no gateway here"),
+        ([], None, '{"boxes": []}', "no gateway here"),
+        (["back", "b"], None, "{", "no gateway here"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_nothing_changes(
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    rotation_file: str | None,
+    fleet_file: str | None,
+    said: str,
+) -> None:
+    file, fleet = folder / "rotation.json", folder / "fleet.json"
+    if rotation_file is not None:
+        file.write_text(rotation_file)
+    if fleet_file is None:
+        fleet.unlink()
+    elif fleet_file != "as it is":
+        fleet.write_text(fleet_file)
+    assert program.main(["rotation", *words]) == 1
+    assert said in capsys.readouterr().err
+    assert (file.read_text() if file.exists() else None) == rotation_file
+
+
+def test_only_root_changes_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert program.main(["rotation", "out", "b", "--why", "x"]) == 1
+    assert "sudo" in capsys.readouterr().err
+    assert not (folder / "rotation.json").exists()
+
+
+# --- the choice, inside LiteLLM ------------------------------------------------------------------
+
+
+def rotating(folder: Path, *names: str) -> code.Rotation:
+    """Boxes that are all healthy."""
+    boxes = [code.Box(name, ["coder"], "", failures=0) for name in names]
+    return code.Rotation(boxes, code.Out(str(folder / "rotation.json")))
+
+
+def test_boxes_take_turns_until_one_is_busier(tmp_path: Path) -> None:
+    there = rotating(tmp_path, "a", "b")
+    requests = [code.Request() for _ in range(4)]
+    assert [there.chosen("ab", one) for one in requests] == ["a", "b", "a", "b"]
+    there.left(requests[1])
+    there.left(requests[1])  # twice is once
+    assert [there.chosen("ab", code.Request()) for _ in range(2)] == ["b", "a"]
+    assert [of["requests"] for of in there.shown().values()] == [3, 2]
+
+
+def test_a_request_that_comes_again_goes_elsewhere_as_long_as_it_can(tmp_path: Path) -> None:
+    there, request = rotating(tmp_path, "a", "b", "c"), code.Request()
+    assert [there.chosen("abc", request) for _ in range(3)] == ["a", "b", "c"]
+    assert [of["requests"] for of in there.shown().values()] == [0, 0, 1]
+    assert there.chosen("abc", request) == "a"
+    there.left(request)
+    assert [of["requests"] for of in there.shown().values()] == [0, 0, 0]
+
+
+def test_what_asks_without_a_request_is_not_counted(tmp_path: Path) -> None:
+    there = rotating(tmp_path, "a", "b")
+    assert [there.chosen("ab", None) for _ in range(3)] == ["a", "b", "a"]
+    assert [of["requests"] for of in there.shown().values()] == [0, 0]
+
+
+def test_who_is_out_or_not_healthy_is_not_chosen(tmp_path: Path) -> None:
+    there = rotating(tmp_path, "a", "b", "c")
+    (tmp_path / "rotation.json").write_text(rotation.text({"a": OUT["b"], "gone": OUT["b"]}))
+    there.boxes["b"].saw("503")
+    assert {there.chosen("abc", None) for _ in range(4)} == {"b", "c"}  # once is no failure
+    there.boxes["b"].saw("503")
+    assert {there.chosen("abc", None) for _ in range(4)} == {"c"}
+    with pytest.raises(
+        code.NobodyServesError,
+        match=r"a was taken out: its card is changed; b is not healthy: 503",
+    ):
+        there.chosen("ab", None)
+    there.boxes["b"].saw(None)
+    assert there.chosen("ab", None) == "b"
+
+
+def test_a_box_that_was_never_asked_is_not_healthy_yet() -> None:
+    assert not code.Box("a", [], "").is_healthy
+
+
+def test_what_is_out_is_read_anew_and_a_broken_file_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "rotation.json"
+    out = code.Out(str(file))
+    assert out.now() == {}
+    file.write_text(rotation.text(OUT))
+    assert out.now() == OUT
+    file.write_text("{")
+    assert (out.now(), out.now()) == ({}, {})
+    assert caplog.text.count("is broken, every box is asked") == 1
+    file.unlink()
+    assert out.now() == {}
+    file.write_text(rotation.text(OUT))
+    assert out.now() == OUT
+
+
+def test_what_was_sent_and_never_confirmed_ends_a_connection() -> None:
+    address = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", 1))
+    with code.watchful_socket(address) as one:
+        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 25_000
+        assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert one.gettimeout() == 0  # asyncio's
+
+
+def test_the_file_that_is_laid_beside_litellm_needs_nothing_of_ours() -> None:
+    text = Path(code.__file__).read_text()
+    assert not [line for line in text.splitlines() if re.match(r"\s*(from|import) aibox", line)]

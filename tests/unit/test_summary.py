@@ -1,0 +1,106 @@
+"""What a person reads of each of several boxes, and which words of --limit name none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from aibox.decide.summary import Seen, outcome, pausing_together, rows
+from tasks.exit_codes import judge_boxes
+
+AWAY = "no ssh connection: Connection refused"
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        ({"done": 3, "model": "coder"}, "serves coder, 3 changes"),
+        ({"done": 1, "model": "coder"}, "serves coder, 1 change"),
+        ({"model": "coder"}, "serves coder, in sync"),
+        ({"done": 2}, "2 changes"),
+        ({}, "in sync"),
+        ({"failed": True, "reached": False, "refusals": [AWAY]}, "not reached: Connection refused"),
+        ({"failed": True, "refusals": ["no card"]}, "refused: no card"),
+        ({"failed": True, "refusals": ["a", "b", "c"]}, "refused: a (and 2 more causes)"),
+        ({"failed": True}, "no plan could be made"),
+        ({"failed": True, "at": "Server | it runs"}, "failed at Server | it runs"),
+        (
+            {"failed": True, "at": "Server | it runs", "refusals": ["it fails its gate"]},
+            "failed at Server | it runs: it fails its gate",
+        ),
+        ({"ended": False, "at": "Weights | of x"}, "broken off at Weights | of x"),
+        ({"ended": False}, "nothing was done"),
+    ],
+)
+def test_how_a_run_ended_on_a_box(seen: dict[str, Any], said: str) -> None:
+    assert outcome(Seen("box", **{"ended": True, **seen}), carried_out=True) == said
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        ({}, "in sync"),
+        ({"due": 1}, "would do 1 thing"),
+        ({"due": 4, "pause": "restart"}, "would do 4 things, restarts the server"),
+        ({"due": 4, "pause": "reboot"}, "would do 4 things, reboots"),
+        ({"failed": True, "due": 4, "refusals": ["no card"]}, "refused: no card"),
+    ],
+)
+def test_what_a_run_would_do_to_a_box(seen: dict[str, Any], said: str) -> None:
+    assert outcome(Seen("box", **seen), carried_out=False) == said
+
+
+def test_a_row_stays_on_one_line_of_the_screen() -> None:
+    long = Seen("a-box", failed=True, refusals=["x" * 300])
+    two_lines = Seen("b", failed=True, refusals=["first\nsecond"])
+    found = rows([long, two_lines], 100, carried_out=True)
+    assert [name for name, _ in found] == ["a-box", "b"]
+    assert len("a-box  " + found[0][1]) == 100 and found[0][1].endswith("…")
+    assert found[1][1] == "refused: first"
+
+
+def test_boxes_that_pause_together_are_named() -> None:
+    a, b, c = (Seen(name, pause="restart", models=["coder"]) for name in ("a", "b", "c"))
+    other = Seen("other", pause="restart", models=["writer"])
+    said = pausing_together([a, other, b, c])
+    assert said is not None
+    assert said.startswith("a, b and c serve the same") and "python -m tasks.roll" in said
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"pause": None, "models": ["coder"]},
+        {"pause": "restart", "models": ["writer"]},
+        {"pause": "restart", "models": ["coder"], "failed": True},
+    ],
+)
+def test_one_box_that_pauses_is_no_news(second: dict[str, Any]) -> None:
+    assert (
+        pausing_together([Seen("a", pause="reboot", models=["coder"]), Seen("b", **second)]) is None
+    )
+
+
+GROUPS = {"site": ["ai-box", "ai-box-2"], "gateways": ["ai-box"], "empty": []}
+
+
+@pytest.mark.parametrize(
+    ("limit", "exclude", "wrong"),
+    [
+        (("ai-box",), (), None),
+        (("gateways",), (), None),
+        (("ai-*",), (), None),
+        (("ai-box", "ai-box-3"), (), "--limit ai-box-3"),
+        (("ai-box", "b*"), (), "--limit b*"),
+        (("empty",), (), "--limit empty"),
+        ((), ("ai-box-3",), "--exclude ai-box-3"),
+    ],
+)
+def test_a_word_that_names_no_box_is_refused(
+    limit: tuple[str, ...], exclude: tuple[str, ...], wrong: str | None
+) -> None:
+    options = {"limit": limit, "exclude": exclude, "inventory": "inventory"}
+    found = judge_boxes(GROUPS["site"], ["one"] if limit else None, options, GROUPS)
+    assert (found.found if found else None) == (wrong and f"{wrong} names no box of the inventory")
+    assert found is None or found.remedy == "name one of: ai-box, ai-box-2"
