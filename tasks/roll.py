@@ -44,11 +44,13 @@ class StoppedError(Exception):
 
 @dataclass
 class Roll:
-    """One roll. out: {box: gateways that leave it out}, now."""
+    """One roll. out: {box: gateways that leave it out}, now. skipped: boxes that were left alone
+    although their turn had come."""
 
     asked: argparse.Namespace
     gateways: list[str]
     out: dict[str, list[str]] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -137,13 +139,14 @@ def rolled(asked: argparse.Namespace) -> int:
     turns = roll.turns(looked)
     for line in roll.plan(turns, looked.gateways):
         print(drifts.printable(line), flush=True)
+    work = Roll(asked, names["gateways"])
     if any(one.is_due for one in turns):
         agreed(asked)
-        in_turn(Roll(asked, names["gateways"]), [one for one in turns if one.is_due])
+        in_turn(work, [one for one in turns if one.is_due])
     left = roll.ending(turns)
     for line in left:
         print(drifts.printable(line))
-    return 1 if left else 0
+    return 1 if left or work.skipped else 0
 
 
 def look(asked: argparse.Namespace, boxes: Sequence[str], gateways: Sequence[str]) -> Looked:
@@ -198,6 +201,7 @@ def turned(work: Roll, turn: Turn) -> str:
     found = roll_runs.ask(asked, work.gateways)
     by_hand = roll.reason_of_a_hand(box, found)
     if by_hand is not None:
+        work.skipped.append(box)
         return f"left alone, somebody has taken it out meanwhile: {by_hand}"
     judge_again(work, turn, found)
     take_out(work, box, found)

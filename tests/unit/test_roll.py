@@ -325,6 +325,20 @@ def test_a_box_that_nobody_finds_healthy_afterwards_stays_out(
     assert fleet.out() == {"a"}
 
 
+def test_a_box_that_is_taken_out_by_hand_meanwhile_is_left_alone(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def by_hand(fleet: Fleet, _box: str) -> int:
+        fleet.gateways["a"]["b"]["out"] = HAND
+        return 0
+
+    fleet.gateways = {"a": {name: told() for name in "abc"}}
+    fleet.deploying = by_hand
+    assert entry.main(["-y"]) == 1
+    assert "b deployed to" not in fleet.events
+    assert "somebody has taken it out meanwhile: its fan is loud" in capsys.readouterr().out
+
+
 def test_nobody_there_to_press_enter_changes_nothing(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
