@@ -9,6 +9,8 @@ from typing import Any
 from pyinfra import host
 from pyinfra.api import operation
 
+from aibox.decide import fleet
+from aibox.decide.doors import GATEWAY
 from aibox.decide.manifest import DEPLOYED, FORMAT
 from tasks import aibox_wheel, ledger, standing_doors
 from tasks.box import AIBOX_FOLDER, Box
@@ -51,9 +53,12 @@ def content(box: Box, told: ledger.Ledger) -> dict[str, Any]:
 
 
 def doors_of(box: Box) -> dict[str, Any]:
-    """What stands before the server: {name: where it is reached, what it is made of}."""
+    """What stands before the server: {name: where it is reached, what it is made of}.
+
+    A gateway that asks several boxes has "models" and "context" of its own.
+    """
     found = {one.door: one for one in standing_doors.wanted(box)}
-    return {
+    told = {
         door.name: {
             "title": door.title,
             "unit": door.unit,
@@ -66,3 +71,6 @@ def doors_of(box: Box) -> dict[str, Any]:
         }
         for door, one in found.items()
     }
+    if box.fleet and GATEWAY in found:
+        told[GATEWAY.name] |= fleet.offered(box.fleet)
+    return told

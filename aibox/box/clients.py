@@ -14,7 +14,7 @@ from typing import Any
 from aibox.box.status import DEPLOYED
 from aibox.decide import clients as decide
 from aibox.decide.clients import Door, Offer
-from aibox.decide.doors import DOORS
+from aibox.decide.doors import DOORS, GATEWAY
 
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", re.ASCII)
 
@@ -36,18 +36,22 @@ def clients(address: str | None) -> int:
 
 
 def offered(deployed: Mapping[str, Any], name: str) -> Offer:
-    """name: as clients reach the box, a host name or an IP address."""
+    """name: as clients reach the box, a host name or an IP address. A gateway that asks several
+    boxes comes first, with all that it serves."""
     address, server = ip(name), deployed["server"]
     host = f"[{name}]" if address is not None and address.version == 6 else name
     standing = deployed["doors"]
+    gateway = standing.get(GATEWAY.name, {})
+    spreads = "models" in gateway
+    told = gateway if spreads else server
     return Offer(
         box=(name if address is None else socket.gethostname()).partition(".")[0],
-        models=server["models"],
-        context=server["context"],
+        models=told["models"],
+        context=told["context"],
         vision=takes_images(Path(deployed["weights"]["folder"], "config.json")),
         doors=[
             Door(door.name, f"http://{host}:{one['port']}", one["key_file"])
-            for door in DOORS
+            for door in (reversed(DOORS) if spreads else DOORS)
             if (one := standing.get(door.name))
         ],
     )

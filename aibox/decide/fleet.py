@@ -114,6 +114,12 @@ def fleet_text(url: str, members: Sequence[Member]) -> str:
     return json.dumps({"url": url, "out": doors.ROTATION, "boxes": boxes}, indent=1) + "\n"
 
 
+def offered(fleet: Fleet) -> dict[str, Any]:
+    """For clients: every name, and the tokens of context that they can count on with each."""
+    context = min(one.context for one in fleet.members)
+    return {"models": list(by_name(fleet.members)), "context": context}
+
+
 # --- in words ------------------------------------------------------------------------------------
 
 

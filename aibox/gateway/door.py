@@ -115,13 +115,15 @@ async def key_checked(request: Any, api_key: str) -> Any:  # noqa: ARG001  LiteL
 # --- paths ---------------------------------------------------------------------------------------
 
 
-def status_of(path: str, client: str, metrics_from: str) -> int:
+def status_of(path: str, client: str, metrics_from: str, here: str = "") -> int:
     """200 for a path that is to be answered, else the status that is answered in its place.
 
-    client: its address. metrics_from: networks beside the box itself, with commas between.
+    client: its address. metrics_from: networks beside the box itself, with commas between. here:
+    the box's own address, at which it was asked.
     """
     if path in (*METRICS, ROTATION):
-        return 200 if may_read_metrics(client, metrics_from) else 403
+        is_here = bool(here) and client == here
+        return 200 if is_here or may_read_metrics(client, metrics_from) else 403
     return 200 if path in (*PATHS, *OPEN) or path.startswith(BELOW) else 404
 
 
@@ -163,7 +165,8 @@ def guarded(
         path, client = scope["path"], (scope.get("client") or ("",))[0]
         if path == ROTATION and boxes is None:
             return 404
-        status = status_of(path, client, metrics_from)
+        here = str((scope.get("server") or ("",))[0])
+        status = status_of(path, client, metrics_from, here)
         asks_first = scope["method"] == "OPTIONS"  # as a browser does, without a key
         if status != 200 or asks_first or path in (*OPEN, *METRICS, ROTATION):
             return status

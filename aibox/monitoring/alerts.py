@@ -73,6 +73,8 @@ def unmeasured(expr: str, window: str) -> str:
     return f"({expr}) unless on (box) (max by (box) ({lent}) == 1)"
 
 
+HEALTHY = of_ours("aibox_gateway_box_healthy")
+IN_ROTATION = of_ours("aibox_gateway_box_in_rotation")
 XIDS = of_ours("aibox_xid_errors_total")
 ON_DISK = 'fstype!~"tmpfs|ramfs"'
 ALERTS = (
@@ -135,6 +137,24 @@ ALERTS = (
         "{{ $labels.box }}: {{ $labels.job }} gives no metrics for five minutes",
         "The filter, LiteLLM or the GPU exporter. On the box: sudo aibox status, and what the "
         "unit's journal says.",
+    ),
+    Alert(
+        "BoxNotAsked",
+        f"min by (box, of) ({HEALTHY}) == 0 unless min by (box, of) ({IN_ROTATION}) == 0",
+        "5m",
+        "critical",
+        "{{ $labels.of }} does not answer the gateway on {{ $labels.box }} for five minutes",
+        "Other boxes answer meanwhile, where they serve the same model. On the gateway: sudo "
+        "aibox rotation says what is met; on the box: sudo aibox status.",
+    ),
+    Alert(
+        "BoxTakenOut",
+        f"min by (box, of) ({IN_ROTATION}) == 0",
+        "1h",
+        "warning",
+        "{{ $labels.of }} is out of rotation at the gateway on {{ $labels.box }} for an hour",
+        "sudo aibox rotation there says why and since when; after a roll that stopped, the next "
+        "one puts it back; by hand: sudo aibox rotation back {{ $labels.of }}.",
     ),
     Alert(
         "BoxSilent",

@@ -292,6 +292,19 @@ ANSWERS = Row(
             (Curve("{{box}}", total("litellm_proxy_total_requests_metric_total")),),
             least=0,
         ),
+        Panel(
+            "Where a gateway's requests are",
+            "short",
+            "Requests of a gateway that each of its boxes answers at this moment, where a gateway "
+            "asks several.",
+            (
+                Curve(
+                    "{{box}}: {{of}}",
+                    now("aibox_gateway_box_requests", "max", "of"),
+                ),
+            ),
+            least=0,
+        ),
     ),
 )
 CARD = Row(

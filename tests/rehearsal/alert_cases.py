@@ -24,6 +24,8 @@ WRITTEN, MTP_ON = 'vllm:generation_tokens_total{box="a"}', 'aibox_mtp_enabled{bo
 LENT = 'aibox_server_lent{box="a"}'
 STREAM_UP = 'up{box="a",job="aibox-stream"}'
 GPU_UP = 'up{box="a",job="aibox-gpu"}'
+HEALTHY = 'aibox_gateway_box_healthy{box="a",of="b"}'
+TURN = 'aibox_gateway_box_in_rotation{box="a",of="b"}'
 RESTARTS = 'node_systemd_service_restart_total{box="a",name="vllm-coder.service"}'
 HEAT = 'gpu_temperature_C{box="a",index="0"}'
 XID = 'aibox_xid_errors_total{box="a",xid="79"}'
@@ -94,6 +96,13 @@ CASES = (
     Case("DoorDown", {STREAM_UP: "0x15"}, "12m", None),
     Case("DoorDown", {GPU_UP: "1x5 0x10"}, "12m", {"job": "aibox-gpu"}),
     Case("DoorDown", {GPU_UP: "1x15"}, "12m", None),
+    Case("BoxNotAsked", {HEALTHY: "1x5 0x10", TURN: "1x15"}, "12m", {"of": "b"}),
+    Case("BoxNotAsked", {HEALTHY: "1x5 0x10", TURN: "1x15"}, "9m", None),
+    Case("BoxNotAsked", {HEALTHY: "0x15", TURN: "0x15"}, "12m", None),
+    Case("BoxNotAsked", {HEALTHY: "1x15", TURN: "1x15"}, "12m", None),
+    Case("BoxTakenOut", {TURN: "0x90"}, "61m", {"of": "b"}),
+    Case("BoxTakenOut", {TURN: "0x90"}, "59m", None),
+    Case("BoxTakenOut", {TURN: "1x90"}, "61m", None),
     Case("BoxSilent", {'up{box="a",job="aibox-node"}': "0x10"}, "6m", {"job": "aibox-node"}),
     Case("BoxSilent", {'up{box="a",job="aibox-node"}': "1x10"}, "6m", None),
     Case("BoxSilent", {'up{job="aibox-node"}': "0x10", 'up{job="node"}': "0x10"}, "6m", None),

@@ -32,7 +32,7 @@ MODELS = {"a": ("m",), "b": ("m",), "c": ("other", "third")}
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 USAGE = {"prompt_tokens": 5, "completion_tokens": 9, "total_tokens": 14}
-PATIENCE_S = 12  # for what a gateway sees of a box only after some seconds
+PATIENCE_S = 30  # for what a gateway sees of a box only after some seconds
 
 
 def said(name: str) -> bytes:
@@ -77,7 +77,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     (folder / rotation.FLEET).write_text(json.dumps({**told, "out": str(out)}))
     (folder / "litellm.yaml").write_text(fleet.config(members))
     with process(command, 0, **litellm_environment(folder)):
-        ready(port)
+        ready(port, 180)
         yield Gateway(f"http://127.0.0.1:{port}", ports, out)
 
 
@@ -216,7 +216,7 @@ def test_with_all_boxes_out_the_answer_says_why(gateway: Gateway) -> None:
             (CHAT, {"stream": True}),
             ("/v1/messages", {"max_tokens": 5}),
         ):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(20):
                 status, text = await there.ask(path, **{**BODY, **more})
             assert status == 503, text
             assert "no box serves m now: a was taken out: a roll" in text
@@ -300,11 +300,66 @@ def test_who_hangs_up_is_counted_no_more(gateway: Gateway) -> None:
     over(gateway, told)
 
 
+def response(name: str) -> bytes:
+    """An answer of /v1/responses, which the box keeps."""
+    part = {"type": "output_text", "text": f"I am {name}.", "annotations": []}
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed"}
+    usage = {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}
+    told = {"id": "resp_1", "object": "response", "created_at": 1, "model": "m", "usage": usage}
+    told |= {"status": "completed", "output": [{**message, "content": [part]}], "tools": []}
+    return json.dumps({**told, "parallel_tool_calls": True, "tool_choice": "auto"}).encode()
+
+
+def test_what_goes_on_from_an_answer_goes_to_the_box_that_has_it(gateway: Gateway) -> None:
+    async def told(there: Fleet) -> None:
+        there.speak(lambda name: whole(response(name)))
+        for _ in range(2):
+            status, text = await there.ask(RESPONSES, input="Hello")
+            assert status == 200, text
+            name, first = text.partition("I am ")[2][0], json.loads(text)["id"]
+            more = {"path": RESPONSES, "input": "More", "previous_response_id": first}
+            assert await there.who(4, **more) == [name] * 4
+            there.take_out(**{name: "a roll"})
+            status, text = await there.ask(**more)
+            assert status == 503 and f"{name} was taken out" in text, text
+            there.take_out()
+
+    over(gateway, told)
+
+
+def test_messages_are_spread_as_well(gateway: Gateway) -> None:
+    async def told(there: Fleet) -> None:
+        body = {"messages": BODY["messages"], "max_tokens": 5}
+        answers = await asyncio.gather(*(there.ask("/v1/messages", **body) for _ in range(4)))
+        assert {status for status, _ in answers} == {200}, answers
+        assert min(there.asked("a"), there.asked("b")) > 1
+        status, text = await there.ask("/v1/messages/count_tokens", messages=BODY["messages"])
+        assert status == 200 and json.loads(text)["input_tokens"] > 0
+
+    over(gateway, told)
+
+
+def test_prometheus_reads_how_the_boxes_are(gateway: Gateway) -> None:
+    async def told(there: Fleet) -> None:
+        there.take_out(b="a roll")
+        async with there.client.get(gateway.url + "/metrics/") as answer:
+            text = await answer.text()
+        assert 'aibox_gateway_box_healthy{of="b"} 1.0' in text
+        assert 'aibox_gateway_box_in_rotation{of="a"} 1.0' in text
+        assert 'aibox_gateway_box_in_rotation{of="b"} 0.0' in text
+        assert 'aibox_gateway_box_requests{of="c"} 0.0' in text
+        assert "litellm_" in text
+
+    over(gateway, told)
+
+
 def test_a_stream_that_breaks_off_moves_only_before_its_first_word(gateway: Gateway) -> None:
     async def told(there: Fleet) -> None:
         there.speak(lambda name: Script([streamed(name)]))
         there.speak(lambda _: Script([Die()]), "b")
         assert await there.who(4, stream=True) == ["a"] * 4
+        body = {"messages": BODY["messages"], "max_tokens": 5, "stream": True}
+        assert await there.who(4, path="/v1/messages", **body) == ["a"] * 4
         there.speak(lambda name: Script([first(name), Die()]))
         status, text = await there.ask(stream=True)
         assert status == 200

@@ -119,6 +119,15 @@ def test_the_filter_comes_first_and_an_address_names_no_box(
     assert [door.name for door in offer.doors] == ["stream", "gateway"]
 
 
+def test_a_gateway_that_asks_several_boxes_comes_first_with_all_its_models() -> None:
+    gateway = {"port": 4001, "key_file": "/etc/aibox/litellm-master-key"}
+    doors = {**DEPLOYED["doors"], "gateway": {**gateway, "models": ["qwen3.8-27b", "other"]}}
+    doors["gateway"]["context"] = 4096
+    offer = on_box.offered({**DEPLOYED, "doors": doors}, "ai-box")
+    assert [door.name for door in offer.doors] == ["gateway", "stream"]
+    assert (offer.models, offer.context) == (["qwen3.8-27b", "other"], 4096)
+
+
 @pytest.mark.parametrize(
     ("record", "address", "said"),
     [

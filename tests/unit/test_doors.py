@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -337,6 +337,9 @@ def test_litellm_does_not_start_without_a_master_key(
         ("/metrics/", "::ffff:127.0.0.1", 200),
         ("/metrics/", "10.1.2.3", 200),
         ("/metrics/", "192.168.1.7", 403),
+        ("/rotation", "127.0.0.1", 200),
+        ("/rotation", "10.1.2.3", 200),
+        ("/rotation", "192.168.1.7", 403),
         ("/metrics/", "", 403),
     ],
 )
@@ -344,11 +347,21 @@ def test_what_litellm_is_asked_at_all(path: str, client: str, status: int) -> No
     assert code.status_of(path, client, "10.0.0.0/8,192.168.2.1/32") == status
 
 
+def test_the_box_itself_reads_metrics_at_its_own_address() -> None:
+    """Where the doors listen on that one alone, it has no other."""
+    for path in ("/metrics/", "/rotation"):
+        assert code.status_of(path, "192.168.1.20", "", "192.168.1.20") == 200
+        assert code.status_of(path, "192.168.1.7", "", "192.168.1.20") == 403
+        assert code.status_of(path, "", "", "") == 403
+
+
 MASTER = b"sk-0123456789"
 
 
 def asked_of_litellm(
-    monkeypatch: pytest.MonkeyPatch, *scopes: dict[str, Any]
+    monkeypatch: pytest.MonkeyPatch,
+    *scopes: dict[str, Any],
+    boxes: Callable[[], Any] | None = None,
 ) -> tuple[list[str], list[MutableMapping[str, Any]]]:
     """(what reached LiteLLM, what was answered in its place)."""
     reached: list[str] = []
@@ -364,7 +377,7 @@ def asked_of_litellm(
         return {}
 
     async def asked() -> None:
-        app = code.guarded(whole, "")
+        app = code.guarded(whole, "", boxes)
         for scope in scopes:
             usual = {"type": "http", "method": "POST", "client": ("192.168.1.7", 1), "headers": []}
             await app({**usual, **scope}, receive, send)
@@ -418,6 +431,19 @@ def test_without_a_good_key_the_error_is_in_the_apis_own_form(
     assert (sent[0]["status"], said["error"]["type"]) == (401, "authentication_error")
     assert (said.get("type") == "error") is path.startswith("/v1/messages")
     assert "sk-0000000000" not in str(said)
+
+
+def test_how_the_boxes_are_is_told_where_there_are_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = {"path": "/rotation", "method": "GET", "client": ("127.0.0.1", 1)}
+    for boxes, status in ((lambda: {"b": {"healthy": True}}, 200), (None, 404)):
+        reached, sent = asked_of_litellm(monkeypatch, asked, boxes=boxes)
+        assert (reached, sent[0]["status"]) == ([], status)
+    reached, sent = asked_of_litellm(monkeypatch, asked, boxes=lambda: {"b": 1})
+    assert json.loads(sent[1]["body"]) == {"boxes": {"b": 1}}
+    elsewhere = {**asked, "client": ("192.168.1.7", 1)}
+    assert asked_of_litellm(monkeypatch, elsewhere, boxes=dict)[1][0]["status"] == 403
 
 
 def test_a_browser_asks_first_and_has_no_key_then(monkeypatch: pytest.MonkeyPatch) -> None:

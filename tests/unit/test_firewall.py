@@ -128,3 +128,17 @@ def test_the_unit_comes_before_the_doors_and_after_what_flushes() -> None:
     assert "PartOf=nftables.service" in lines
     assert "Before=vllm-stream.service litellm.service" in lines
     assert f"ExecStart={firewall.NFT} -f {firewall.RULES}" in lines
+
+
+def test_gateways_of_another_network_come_in_at_the_doors_alone() -> None:
+    wanted = Firewall(
+        doors=[4000],
+        pages=[3000],
+        metrics=[9100],
+        closed=[8000],
+        lan=firewall.networks(["192.168.1.0/24"]),
+        monitors=[],
+        gateways=firewall.networks(["10.1.0.7/32"]),
+    )
+    lines = [line.strip() for line in firewall.ruleset(wanted).splitlines() if "10.1.0.7" in line]
+    assert lines == ["tcp dport { 4000 } ip saddr { 10.1.0.7/32, 192.168.1.0/24 } accept"]

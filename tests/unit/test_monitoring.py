@@ -11,10 +11,12 @@ from typing import Any
 import promql_parser as promql
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry, generate_latest
 
 from aibox.decide import drift, own_facts
 from aibox.decide.drift import Audit
 from aibox.decide.own_facts import OwnFacts
+from aibox.gateway import rotation
 from aibox.monitoring import panels
 from aibox.monitoring.__main__ import FOLDER, files
 from aibox.monitoring.alerts import ALERTS, Alert
@@ -68,12 +70,21 @@ def from_the_filter() -> str:
     return metrics.text().decode()
 
 
+def from_the_rotation() -> str:
+    """Of a gateway that asks one other box."""
+    registry = CollectorRegistry()
+    there = rotation.Rotation([rotation.Box("b", ["m"], "")], rotation.Out(""))
+    registry.register(rotation.Gauges(there))
+    return generate_latest(registry).decode()
+
+
 @pytest.fixture(scope="module")
 def exposed() -> Mapping[str, set[str]]:
     """Every metric that our exporters give, with its labels."""
     audit = Audit(box="ai-box", mends=(), foreign=(), accepted=(), gone=())
     own = [
         from_the_filter(),
+        from_the_rotation(),
         own_facts.exposition(FACTS),
         drift.metrics([audit], None, 1.0),
     ]

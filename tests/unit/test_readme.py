@@ -73,6 +73,18 @@ RUN_BY = {
         '"-m", "tasks.monitoring_files"',
     ),
     "python -m tasks.roll": ("tests/rehearsal/rolling.py", '"-m", "tasks.roll"'),
+    "sudo /opt/aibox/current/bin/aibox rotation": (
+        "tests/unit/test_rotation.py",
+        'program.main(["rotation"])',
+    ),
+    'sudo /opt/aibox/current/bin/aibox rotation out ai-box-3 --why "its card is being changed"': (
+        "tests/unit/test_rotation.py",
+        '["rotation", "out", "b", "--why", "its card is changed"',
+    ),
+    "sudo /opt/aibox/current/bin/aibox rotation back ai-box-3": (
+        "tests/unit/test_rotation.py",
+        'program.main(["rotation", "back", "b"])',
+    ),
     "python -m tasks.drift": ("tests/rehearsal/test_drift.py", '"-m", "tasks.drift"'),
     ".venv/bin/python -m tests.rehearsal ssh rehearsal": (
         "tests/rehearsal/test_command_line.py",

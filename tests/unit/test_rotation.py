@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -159,3 +160,79 @@ def test_only_root_changes_it(
     assert program.main(["rotation", "out", "b", "--why", "x"]) == 1
     assert "sudo" in capsys.readouterr().err
     assert not (folder / "rotation.json").exists()
+
+
+# --- the choice, inside LiteLLM ------------------------------------------------------------------
+
+
+def rotating(folder: Path, *names: str) -> code.Rotation:
+    """Boxes that are all healthy."""
+    boxes = [code.Box(name, ["coder"], "", failures=0) for name in names]
+    return code.Rotation(boxes, code.Out(str(folder / "rotation.json")))
+
+
+def test_boxes_take_turns_until_one_is_busier(tmp_path: Path) -> None:
+    there = rotating(tmp_path, "a", "b")
+    requests = [code.Request() for _ in range(4)]
+    assert [there.chosen("ab", one) for one in requests] == ["a", "b", "a", "b"]
+    there.left(requests[1])
+    there.left(requests[1])  # twice is once
+    assert [there.chosen("ab", code.Request()) for _ in range(2)] == ["b", "a"]
+    assert [of["requests"] for of in there.shown().values()] == [3, 2]
+
+
+def test_a_request_that_comes_again_goes_elsewhere_as_long_as_it_can(tmp_path: Path) -> None:
+    there, request = rotating(tmp_path, "a", "b", "c"), code.Request()
+    assert [there.chosen("abc", request) for _ in range(3)] == ["a", "b", "c"]
+    assert [of["requests"] for of in there.shown().values()] == [0, 0, 1]
+    assert there.chosen("abc", request) == "a"
+    there.left(request)
+    assert [of["requests"] for of in there.shown().values()] == [0, 0, 0]
+
+
+def test_what_asks_without_a_request_is_not_counted(tmp_path: Path) -> None:
+    there = rotating(tmp_path, "a", "b")
+    assert [there.chosen("ab", None) for _ in range(3)] == ["a", "b", "a"]
+    assert [of["requests"] for of in there.shown().values()] == [0, 0]
+
+
+def test_who_is_out_or_not_healthy_is_not_chosen(tmp_path: Path) -> None:
+    there = rotating(tmp_path, "a", "b", "c")
+    (tmp_path / "rotation.json").write_text(rotation.text({"a": OUT["b"], "gone": OUT["b"]}))
+    there.boxes["b"].saw("503")
+    assert {there.chosen("abc", None) for _ in range(4)} == {"b", "c"}  # once is no failure
+    there.boxes["b"].saw("503")
+    assert {there.chosen("abc", None) for _ in range(4)} == {"c"}
+    with pytest.raises(
+        code.NobodyServesError,
+        match=r"a was taken out: its card is changed; b is not healthy: 503",
+    ):
+        there.chosen("ab", None)
+    there.boxes["b"].saw(None)
+    assert there.chosen("ab", None) == "b"
+
+
+def test_a_box_that_was_never_asked_is_not_healthy_yet() -> None:
+    assert not code.Box("a", [], "").is_healthy
+
+
+def test_what_is_out_is_read_anew_and_a_broken_file_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "rotation.json"
+    out = code.Out(str(file))
+    assert out.now() == {}
+    file.write_text(rotation.text(OUT))
+    assert out.now() == OUT
+    file.write_text("{")
+    assert (out.now(), out.now()) == ({}, {})
+    assert caplog.text.count("is broken, every box is asked") == 1
+    file.unlink()
+    assert out.now() == {}
+    file.write_text(rotation.text(OUT))
+    assert out.now() == OUT
+
+
+def test_the_file_that_is_laid_beside_litellm_needs_nothing_of_ours() -> None:
+    text = Path(code.__file__).read_text()
+    assert not [line for line in text.splitlines() if re.match(r"\s*(from|import) aibox", line)]

@@ -1,0 +1,102 @@
+"""Several boxes behind one gateway: who is asked, where, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from aibox.decide import doors, fleet
+from aibox.decide.fleet import Fleet, Member, Other
+
+OWN = Member(
+    "a", ("coder", "qwen"), "http://127.0.0.1:4000", "http://127.0.0.1:4000/health", 4096, True
+)
+OTHER = Other("b", ("coder",), "192.168.1.21", 4000, 4096, stream=True, listens="0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("address", "upstream"),
+    [
+        ("192.168.1.21", "http://192.168.1.21:4000"),
+        ("ai-box-2.home.arpa", "http://ai-box-2.home.arpa:4000"),
+        ("fd00::21", "http://[fd00::21]:4000"),
+    ],
+)
+def test_another_box_is_asked_at_its_filter(address: str, upstream: str) -> None:
+    found = fleet.member(replace(OTHER, address=address))
+    assert (found.upstream, found.health) == (upstream, f"{upstream}/health")
+    assert found.keyed
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (OTHER, None),
+        (replace(OTHER, address="ai-box-2"), None),
+        (replace(OTHER, models=()), "not pinned yet"),
+        (replace(OTHER, stream=False), "no stream filter"),
+        (replace(OTHER, listens="127.0.0.1"), "doors_address 127.0.0.1"),
+        (replace(OTHER, address="@local"), "set box_address"),
+        (replace(OTHER, address="127.0.0.1"), "set box_address"),
+        (replace(OTHER, address="::1"), "set box_address"),
+        (replace(OTHER, address="localhost"), "set box_address"),
+    ],
+)
+def test_a_box_that_cannot_be_asked_is_said_so(other: Other, said: str | None) -> None:
+    why = fleet.unreachable(other)
+    assert (why is None) if said is None else (why is not None and said in why)
+
+
+def test_each_name_is_configured_once_a_box() -> None:
+    there = (OWN, fleet.member(OTHER))
+    config = json.loads(fleet.config(there))
+    found = [
+        (one["model_name"], one["model_info"]["box"], one["litellm_params"]["api_base"])
+        for one in config["model_list"]
+    ]
+    assert found == [
+        ("coder", "a", "http://127.0.0.1:4000/v1"),
+        ("qwen", "a", "http://127.0.0.1:4000/v1"),
+        ("coder", "b", "http://192.168.1.21:4000/v1"),
+    ]
+    assert config["router_settings"]["num_retries"] == 1  # coder's other box
+    assert config["litellm_settings"]["request_timeout"] == 600
+
+
+@pytest.mark.parametrize(("boxes", "retries"), [(1, 0), (2, 1), (4, 3), (9, 3)])
+def test_a_request_goes_to_so_many_other_boxes(boxes: int, retries: int) -> None:
+    there = [replace(OWN, box=str(at)) for at in range(boxes)]
+    assert json.loads(fleet.config(there))["router_settings"]["num_retries"] == retries
+
+
+def test_the_filters_key_goes_to_filters_only() -> None:
+    """A server of the person's own at gateway_upstream is not told it."""
+    there = (replace(OWN, models=("coder",), keyed=False), fleet.member(OTHER))
+    keys = [
+        one["litellm_params"]["api_key"] for one in json.loads(fleet.config(there))["model_list"]
+    ]
+    assert keys == ["none", "os.environ/AIBOX_UPSTREAM_KEY"]
+
+
+def test_an_odd_name_of_a_box_goes_through_unchanged() -> None:
+    odd = 'a "b" {c}: ü'
+    there = (replace(OWN, box=odd),)
+    assert json.loads(fleet.config(there))["model_list"][0]["model_info"]["box"] == odd
+    told = json.loads(fleet.fleet_text("http://127.0.0.1:4001", there))
+    assert list(told["boxes"]) == [odd]
+    assert told["out"] == doors.ROTATION
+
+
+def test_the_plan_says_who_is_asked_and_who_is_not() -> None:
+    there = Fleet((OWN, fleet.member(replace(OTHER, context=8192))), {"c": "it has no filter"})
+    assert fleet.plan_rows(there) == [
+        "the gateway spreads coder over a, b",
+        "the gateway spreads qwen over a",
+        "the gateway does not ask c: it has no filter",
+        "coder has contexts of 4,096 on a, 8,192 on b tokens, and a request goes to any of them: "
+        "clients can count on the smallest (another served-model-name keeps them apart)",
+    ]
+    assert fleet.plan_rows(None) == []
+    assert fleet.offered(there) == {"models": ["coder", "qwen"], "context": 4096}
