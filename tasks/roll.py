@@ -203,8 +203,7 @@ def turned(work: Roll, turn: Turn) -> str:
     if by_hand is not None:
         work.skipped.append(box)
         return f"left alone, somebody has taken it out meanwhile: {by_hand}"
-    judge_again(work, turn, found)
-    take_out(work, box, found)
+    take_out(work, box, judged_again(work, turn, found))
     left = roll_runs.wait(asked, box, asked.drain)
     if left != 0:
         print(roll.not_quiet(box, left, asked.drain), flush=True)
@@ -215,11 +214,16 @@ def turned(work: Roll, turn: Turn) -> str:
     return "done, and asked again"
 
 
-def judge_again(work: Roll, turn: Turn, found: Sequence[Gateway]) -> None:
-    """Whether its turn may begin as things stand now. Raises StoppedError."""
-    refusal = roll.refusal_of_a_turn(turn, found, interrupt=work.asked.interrupt)
-    if refusal is not None:
-        raise StoppedError(refusal)
+def judged_again(work: Roll, turn: Turn, found: Sequence[Gateway]) -> Sequence[Gateway]:
+    """What the gateways say when its turn may begin as things stand now: right after its own start
+    a gateway knows nothing of anybody for a moment. Raises StoppedError."""
+    end = time.monotonic() + SETTLE_S
+    while refusal := roll.refusal_of_a_turn(turn, found, interrupt=work.asked.interrupt):
+        if time.monotonic() > end:
+            raise StoppedError(refusal)
+        time.sleep(POLL_S)
+        found = roll_runs.ask(work.asked, work.gateways)
+    return found
 
 
 def take_out(work: Roll, box: str, found: Sequence[Gateway]) -> None:
