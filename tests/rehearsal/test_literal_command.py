@@ -185,7 +185,7 @@ def test_nobody_to_ask_whether_to_go_on_without_a_box_that_failed(control: Contr
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["inventory", "deploy.py", "--limit", "typo"], "no box is left by --limit typo"),
+        (["inventory", "deploy.py", "--limit", "typo"], "--limit typo names no box"),
         (["inventory", "deploy.py", "--exclude", "ai-*"], "no box is left by --exclude ai-*"),
         (["inventory", "deploy.py", "--dry", "--json", "--limit", "typo"], "--limit typo"),
         (["no-such-host", "deploy.py", "-y"], "no box in 'no-such-host'"),
