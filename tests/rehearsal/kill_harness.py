@@ -201,8 +201,8 @@ class Harness:
 
     def keep_every_disk(self) -> None:
         """One run on a fresh box, its disk kept after each operation from which a cell starts."""
-        cells = [Cell(kind, one) for one in self.operations for kind in one.kinds]
-        starts = {self.start_of(cell) for cell in cells}
+        kept = [one for one in self.operations if not one.bare_s]
+        starts = {self.start_of(Cell(kind, one)) for one in kept for kind in one.kinds}
         keep(self.box, self.kept / BEGIN)
         began = time.monotonic()
         with stepping(self.box, self.data) as run:
