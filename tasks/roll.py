@@ -44,11 +44,13 @@ class StoppedError(Exception):
 
 @dataclass
 class Roll:
-    """One roll. out: {box: gateways that leave it out}, now."""
+    """One roll. out: {box: gateways that leave it out}, now. skipped: boxes that were left alone
+    although their turn had come."""
 
     asked: argparse.Namespace
     gateways: list[str]
     out: dict[str, list[str]] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -137,13 +139,14 @@ def rolled(asked: argparse.Namespace) -> int:
     turns = roll.turns(looked)
     for line in roll.plan(turns, looked.gateways):
         print(drifts.printable(line), flush=True)
+    work = Roll(asked, names["gateways"])
     if any(one.is_due for one in turns):
         agreed(asked)
-        in_turn(Roll(asked, names["gateways"]), [one for one in turns if one.is_due])
+        in_turn(work, [one for one in turns if one.is_due])
     left = roll.ending(turns)
     for line in left:
         print(drifts.printable(line))
-    return 1 if left else 0
+    return 1 if left or work.skipped else 0
 
 
 def look(asked: argparse.Namespace, boxes: Sequence[str], gateways: Sequence[str]) -> Looked:
@@ -198,9 +201,9 @@ def turned(work: Roll, turn: Turn) -> str:
     found = roll_runs.ask(asked, work.gateways)
     by_hand = roll.reason_of_a_hand(box, found)
     if by_hand is not None:
+        work.skipped.append(box)
         return f"left alone, somebody has taken it out meanwhile: {by_hand}"
-    judge_again(work, turn, found)
-    take_out(work, box, found)
+    take_out(work, box, judged_again(work, turn, found))
     left = roll_runs.wait(asked, box, asked.drain)
     if left != 0:
         print(roll.not_quiet(box, left, asked.drain), flush=True)
@@ -211,11 +214,16 @@ def turned(work: Roll, turn: Turn) -> str:
     return "done, and asked again"
 
 
-def judge_again(work: Roll, turn: Turn, found: Sequence[Gateway]) -> None:
-    """Whether its turn may begin as things stand now. Raises StoppedError."""
-    refusal = roll.refusal_of_a_turn(turn, found, interrupt=work.asked.interrupt)
-    if refusal is not None:
-        raise StoppedError(refusal)
+def judged_again(work: Roll, turn: Turn, found: Sequence[Gateway]) -> Sequence[Gateway]:
+    """What the gateways say when its turn may begin as things stand now: right after its own start
+    a gateway knows nothing of anybody for a moment. Raises StoppedError."""
+    end = time.monotonic() + SETTLE_S
+    while refusal := roll.refusal_of_a_turn(turn, found, interrupt=work.asked.interrupt):
+        if time.monotonic() > end:
+            raise StoppedError(refusal)
+        time.sleep(POLL_S)
+        found = roll_runs.ask(work.asked, work.gateways)
+    return found
 
 
 def take_out(work: Roll, box: str, found: Sequence[Gateway]) -> None:

@@ -6,6 +6,8 @@ import json
 import threading
 import time
 import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -15,21 +17,34 @@ from tests.rehearsal.box import Box
 LONGEST_S = 600  # that a load goes on, whatever becomes of its test
 
 
+@dataclass(frozen=True)
+class Gateway:
+    """Where completions are asked for, and with which key."""
+
+    url: str
+    key: str
+
+    @classmethod
+    def on(cls, box: Box) -> Self:
+        key = box.run(["cat", MASTER_KEY]).stdout.strip()
+        return cls(f"http://{box.address}:4001/v1/chat/completions", key)
+
+
 class Load:
     """Asks as long as it is held; every second client wants a stream.
 
     streams, wholes: answers that came whole. failed: of the others, what was met, in words.
     """
 
-    def __init__(self, gateways: list[Box], model: str, *, clients: int = 4, tokens: int = 40):
-        self.keys = [box.run(["cat", MASTER_KEY]).stdout.strip() for box in gateways]
-        self.urls = [f"http://{box.address}:4001/v1/chat/completions" for box in gateways]
+    def __init__(
+        self, gateways: Sequence[Gateway], model: str, *, clients: int = 4, tokens: int = 40
+    ) -> None:
+        self.gateways, self.tokens = gateways, tokens
         self.body = {
             "model": model,
             "max_tokens": tokens,
             "messages": [{"role": "user", "content": "Hello"}],
         }
-        self.tokens = tokens
         self.streams, self.wholes, self.failed = 0, 0, list[str]()
         self._ending = threading.Event()
         self._counting = threading.Lock()
@@ -58,11 +73,11 @@ class Load:
 
     def _ask(self, at: int) -> None:
         end = time.monotonic() + LONGEST_S
-        where, stream = at // 2 % len(self.urls), at % 2 == 0
+        gateway, stream = self.gateways[at // 2 % len(self.gateways)], at % 2 == 0
         while not self._ending.is_set() and time.monotonic() < end:
             began = time.monotonic()
             try:
-                fault = self._faulty(where, stream=stream)
+                fault = self._faulty(gateway, stream=stream)
             except (OSError, ValueError, LookupError) as error:
                 fault = f"{type(error).__name__}: {error}"
             with self._counting:
@@ -74,15 +89,15 @@ class Load:
                 else:
                     self.wholes += 1
 
-    def _faulty(self, where: int, *, stream: bool) -> str | None:
+    def _faulty(self, gateway: Gateway, *, stream: bool) -> str | None:
         """One request; what is missing of its answer. Raises OSError, ValueError, LookupError."""
         headers = {
             "Content-Type": "application/json",
-            "Authorization": f"Bearer {self.keys[where]}",
+            "Authorization": f"Bearer {gateway.key}",
         }
         body = {**self.body, "stream": stream}
         body |= {"stream_options": {"include_usage": True}} if stream else {}
-        asked = urllib.request.Request(self.urls[where], json.dumps(body).encode(), headers)
+        asked = urllib.request.Request(gateway.url, json.dumps(body).encode(), headers)
         with urllib.request.urlopen(asked, timeout=120) as answer:
             text = answer.read().decode()
         if not stream:

@@ -630,7 +630,7 @@ def test_an_interrupted_check_is_1(box: Box, hub: Hub, tmp_path: Path, to_all: b
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--limit", NOBODY], "no box is left by"),
+        (["--limit", NOBODY], "names no box of the inventory"),
         (["--nonsense"], "unrecognized arguments"),
         (["--textfile", "drift.txt"], ".prom"),
         (["--json", "/nowhere/at/all.json"], "/nowhere/at"),

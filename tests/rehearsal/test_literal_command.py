@@ -175,17 +175,20 @@ def test_nobody_to_press_enter_is_said_in_words(control: Control) -> None:
     assert control.run(*LITERAL, PYINFRA_YES="1").returncode == 0
 
 
-def test_nobody_to_ask_whether_to_go_on_without_a_box_that_failed(control: Control) -> None:
+def test_a_box_that_failed_keeps_nobody_from_the_plan_of_the_others(control: Control) -> None:
+    """Nobody is asked whether to go on; what is asked is asked once, below the rows of both."""
     done = control.run("pyinfra", "ai-box,127.0.0.9", "deploy.py")
     assert done.returncode == 1, done.stderr
     assert "no ssh connection" in done.stderr
-    assert "Loading: deploy.py" not in done.stderr
+    assert "continue?" not in done.stderr
+    assert "127.0.0.9  not reached: " in done.stderr
+    assert "no terminal to press Enter on" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["inventory", "deploy.py", "--limit", "typo"], "no box is left by --limit typo"),
+        (["inventory", "deploy.py", "--limit", "typo"], "--limit typo names no box"),
         (["inventory", "deploy.py", "--exclude", "ai-*"], "no box is left by --exclude ai-*"),
         (["inventory", "deploy.py", "--dry", "--json", "--limit", "typo"], "--limit typo"),
         (["no-such-host", "deploy.py", "-y"], "no box in 'no-such-host'"),

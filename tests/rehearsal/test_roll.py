@@ -1,6 +1,6 @@
 """Four boxes behind two gateways, rolled under load; each way in which a roll can stop.
 
-In order: each test goes on from where the one before left the boxes.
+The last box serves with real vLLM. In order: each test goes on from where the one before left them.
 """
 
 from __future__ import annotations
@@ -15,24 +15,26 @@ from tests.rehearsal import jobs
 from tests.rehearsal.box import Box
 from tests.rehearsal.candidates import script, scripted
 from tests.rehearsal.emulation.hub import Hub
-from tests.rehearsal.load import Load
-from tests.rehearsal.provision import HostData, deploy, download_caches, standin
+from tests.rehearsal.load import Gateway, Load
+from tests.rehearsal.provision import HostData, deploy, download_caches, production, standin
 from tests.rehearsal.rolling import out_at, rolled, rolling, rotation
 
 pytestmark = pytest.mark.long
 
 MODEL = "tiny-qwen3.5-mtp"
 NAMES = ["roll-a", "roll-b", "roll-c", "roll-d"]
-GATEWAYS = NAMES[:2]
+GATEWAYS, REAL = NAMES[:2], NAMES[3]
 SLOW = {"step_s": 0.05}  # seconds a token: a request takes one or two
 
 
 @pytest.fixture(scope="module")
 def boxes(layers: Callable[[str], str | None], hub: Hub) -> Iterator[list[Box]]:
-    layer, caches = layers("serving"), download_caches()
-    made = [Box.up(name, layer=layer, binds=caches, owned=True) for name in NAMES]
+    caches = download_caches()
+    kinds = ["driven" if name == REAL else "serving" for name in NAMES]
+    named = zip(NAMES, kinds, strict=True)
+    made = [Box.up(name, layer=layers(kind), binds=caches, owned=True) for name, kind in named]
     try:
-        for box in made:
+        for box in made[:3]:
             box.run("systemctl start vllm-coder")
             script(box, **SLOW)
         ended = deploy(fleet(made, hub), "-y", timeout_s=1800)
@@ -45,12 +47,16 @@ def boxes(layers: Callable[[str], str | None], hub: Hub) -> Iterator[list[Box]]:
 
 def fleet(boxes: list[Box], hub: Hub, **serve: Any) -> dict[Box, HostData]:
     """As the inventory has them, with these flags over the card's."""
-    filtered = {**standin(hub.url), "stream": True}
     gateway = {"gateway": True, "_gateway": True}
-    return {
-        box: {**scripted(filtered, **serve), **(gateway if box.name in GATEWAYS else {})}
-        for box in boxes
-    }
+    flags = {name.replace("_", "-"): value for name, value in serve.items()}
+    of = {box: {**scripted(standin(hub.url), **serve), "stream": True} for box in boxes}
+    of |= {box: {**one, **gateway} for box, one in of.items() if box.name in GATEWAYS}
+    real = {**production(hub.url), "stream": True, "serve": flags}
+    return {box: real if box.name == REAL else one for box, one in of.items()}
+
+
+def gateways(boxes: list[Box]) -> list[Gateway]:
+    return [Gateway.on(box) for box in boxes[:2]]
 
 
 def flags(box: Box) -> str:
@@ -65,7 +71,7 @@ def all_in(boxes: list[Box]) -> bool:
 
 def test_a_roll_under_load_loses_no_request(boxes: list[Box], hub: Hub) -> None:
     jobs.until(lambda: all_in(boxes), "every box is asked", 60)
-    with Load(boxes[:2], MODEL, clients=8) as load:
+    with Load(gateways(boxes), MODEL, clients=8) as load:
         ended = rolled(fleet(boxes, hub, max_num_seqs=5))
         after = load.answered
         jobs.until(lambda: load.answered > after + 8, "requests go on", 60)
@@ -80,7 +86,7 @@ def test_a_roll_under_load_loses_no_request(boxes: list[Box], hub: Hub) -> None:
 
 def test_a_failed_gate_stops_it_and_the_box_serves_on(boxes: list[Box], hub: Hub) -> None:
     script(boxes[1], **SLOW, fail={"lines": ["ValueError: no"]}, only="--max-num-seqs 6")
-    with Load(boxes[:2], MODEL) as load:
+    with Load(gateways(boxes), MODEL) as load:
         ended = rolled(fleet(boxes, hub, max_num_seqs=6))
     script(boxes[1], **SLOW)
     assert ended.code == 1, ended.said
@@ -94,7 +100,7 @@ def test_a_failed_gate_stops_it_and_the_box_serves_on(boxes: list[Box], hub: Hub
 def test_a_box_without_power_stops_it_and_a_later_roll_finishes(boxes: list[Box], hub: Hub) -> None:
     wanted = fleet(boxes, hub, max_num_seqs=7)
     cut = boxes[2]
-    with Load(boxes[:2], MODEL) as load:
+    with Load(gateways(boxes), MODEL) as load:
         with rolling(wanted) as running:
             jobs.until(lambda: "roll-c is out of rotation" in running.said(), "its turn", 400)
             jobs.until(lambda: "[roll-c] " in running.said().rpartition("==>")[2], "deploy", 60)
@@ -116,7 +122,7 @@ def test_a_box_without_power_stops_it_and_a_later_roll_finishes(boxes: list[Box]
 
 def test_power_lost_elsewhere_loses_only_streams_that_had_begun(boxes: list[Box], hub: Hub) -> None:
     wanted = fleet(boxes, hub, max_num_seqs=8)
-    with Load(boxes[:2], MODEL, clients=8) as load, rolling(wanted) as running:
+    with Load(gateways(boxes), MODEL, clients=8) as load, rolling(wanted) as running:
         jobs.until(lambda: "roll-b is out of rotation" in running.said(), "its turn", 400)
         boxes[3].power_cut()
         ended = running.ended(timeout_s=600)

@@ -241,6 +241,7 @@ def fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
         monkeypatch.setattr(roll_runs, name, getattr(made, name))
     monkeypatch.setattr(entry, "SETTLE_S", 0)
     monkeypatch.setattr(entry, "HEALTHY_S", 0)
+    monkeypatch.setattr(entry, "POLL_S", 0)
     yield made
 
 
@@ -312,6 +313,31 @@ def test_a_gateway_that_keeps_asking_stops_it_before_anything_is_done(
     assert fleet.out() == set()
 
 
+def test_a_gateway_that_has_just_started_is_waited_for(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds nobody healthy before its first look."""
+    monkeypatch.setattr(entry, "SETTLE_S", 60)
+    looks: list[int] = []
+
+    def started(fleet: Fleet, box: str) -> int:
+        if box == "a":
+            fleet.healthy("b", yes=False)
+            looks.append(0)
+        return 0
+
+    def ask(_asked: object, names: Sequence[str], *words: str) -> list[Gateway]:
+        if looks and not words:
+            looks.append(len(looks))
+            fleet.healthy("b", yes=len(looks) > 4)
+        return fleet.ask(_asked, names, *words)
+
+    fleet.deploying = started
+    monkeypatch.setattr(roll_runs, "ask", ask)
+    assert entry.main(["-y"]) == 0
+    assert (fleet.differs, fleet.out()) == (set(), set())
+
+
 def test_a_box_that_nobody_finds_healthy_afterwards_stays_out(
     fleet: Fleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -323,6 +349,20 @@ def test_a_box_that_nobody_finds_healthy_afterwards_stays_out(
     assert entry.main(["-y"]) == 1
     assert "a was deployed to, but after 0 s a finds nothing answers" in capsys.readouterr().err
     assert fleet.out() == {"a"}
+
+
+def test_a_box_that_is_taken_out_by_hand_meanwhile_is_left_alone(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def by_hand(fleet: Fleet, _box: str) -> int:
+        fleet.gateways["a"]["b"]["out"] = HAND
+        return 0
+
+    fleet.gateways = {"a": {name: told() for name in "abc"}}
+    fleet.deploying = by_hand
+    assert entry.main(["-y"]) == 1
+    assert "b deployed to" not in fleet.events
+    assert "somebody has taken it out meanwhile: its fan is loud" in capsys.readouterr().out
 
 
 def test_nobody_there_to_press_enter_changes_nothing(
