@@ -55,9 +55,8 @@ def no_cards_known() -> tuple[str, ...]:
 class Box(Places):
     """Settings, release and driver of one box that was judged, and what they make of it.
 
-    nvidia_key: the armored signing key of NVIDIA's repository, its fingerprint checked. fleet: what
-    its gateway asks, where that is more than the box itself.
     nvidia_key: the armored signing key of NVIDIA's repository, its fingerprint checked.
+    fleet: what its gateway asks, where that is more than the box itself.
     cards_there: asks the box which cards a server over several takes, for a box without a driver
     tells them only in the run itself.
     """
