@@ -77,7 +77,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     (folder / rotation.FLEET).write_text(json.dumps({**told, "out": str(out)}))
     (folder / "litellm.yaml").write_text(fleet.config(members))
     with process(command, 0, **litellm_environment(folder)):
-        ready(port, 180)
+        ready(port)
         yield Gateway(f"http://127.0.0.1:{port}", ports, out)
 
 
