@@ -28,7 +28,7 @@ def show() -> None:
         return
     carried_out = state.current_stage >= StateStage.Execute
     boxes = [box for box in state.inventory if state.is_host_in_limit(box)]
-    looked_at = any(box in state.failed_hosts or state.ops[box] for box in boxes)
+    looked_at = bool(state.failed_hosts) or any(state.ops[box] for box in boxes)
     if len(boxes) < 2 or not looked_at or carried_out in _shown:
         return
     if not (carried_out or state.should_check_for_changes()):  # --dry -y: nothing was planned
@@ -49,7 +49,8 @@ def seen(box: Host, *, carried_out: bool) -> Seen:
     """What this run knows of a box now."""
     operations = [one.operation_meta for one in state.ops[box].values()]
     judged = preflight.judged().get(box.name)
-    data, failed = box.connector_data, box in state.failed_hosts
+    # Who was failed while the plan was made stands among the failed under whichever name is at work.
+    data, failed = box.connector_data, box not in state.active_hosts
     return Seen(
         box=box.name,
         reached=box in state.activated_hosts,
