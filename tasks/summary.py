@@ -49,7 +49,7 @@ def seen(box: Host, *, carried_out: bool) -> Seen:
     """What this run knows of a box now."""
     operations = [one.operation_meta for one in state.ops[box].values()]
     judged = preflight.judged().get(box.name)
-    # Who was failed while the plan was made stands among the failed under whichever name is at work.
+    # Among the failed, one that was refused stands under the name of whoever is at work just now.
     data, failed = box.connector_data, box not in state.active_hosts
     return Seen(
         box=box.name,
