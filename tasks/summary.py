@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 import click
@@ -42,7 +43,9 @@ def show() -> None:
         click.echo(f"{INDENT}{click.style(f'{name:<{wide}}', bold=True)}  {text}", err=True)
     together = pausing_together(run) if fleet.gateways() else None
     if together and not carried_out:
-        click.echo(f"\n{INDENT}{click.style(together, fg='yellow')}", err=True)
+        click.echo(err=True)
+        for line in textwrap.wrap(together, page.width() - len(INDENT)):
+            click.echo(f"{INDENT}{click.style(line, fg='yellow')}", err=True)
 
 
 def seen(box: Host, *, carried_out: bool) -> Seen:
