@@ -12,6 +12,7 @@ import yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from aibox.decide.launch import SHORT
 from aibox.decide.unit import flag_lines
 from aibox.decide.weights import REPOSITORY, LockedFile, WeightsLock
 from aibox.faults import faults_of, nearest, shown
@@ -40,6 +41,9 @@ _NOT_THE_CARDS = {
     "config": "flags have one home, the card",
     "api-key": "a secret must not stand on a command line",
     "hf-token": "a secret must not stand on a command line",
+    "device-ids": "the setting gpu_uuid names the cards",
+    "headless": "a server without an API can't be proven (docs/several-cards.md)",
+    "node-rank": "a deploy serves from the first box of several (docs/several-cards.md)",
 }
 
 
@@ -63,8 +67,9 @@ def _name_fault(name: object) -> str | None:
     plain = bare.replace("_", "-").lower()
     if plain in _NOT_THE_CARDS:
         return f"not a flag of the card: {_NOT_THE_CARDS[plain]}"
-    if name != plain:
-        return f"not a flag's name; did you mean {plain}?"
+    whole = SHORT.get(plain, plain)  # -tp has one dash, the unit writes two
+    if name != whole:
+        return f"not a flag's name; did you mean {whole}?"
     if not re.fullmatch(r"[a-z0-9]+(?:-[a-z0-9]+)*", name):
         return "not a flag's name; expected words of a-z and 0-9 joined by '-'"
     if name.startswith("no-"):

@@ -183,6 +183,23 @@ def _specifier(text: str) -> str:
     return text
 
 
+def _gpu_uuid(text: str) -> str:
+    if not re.fullmatch(r"GPU-[0-9a-fA-F-]{8,40}", text, re.ASCII):
+        raise ValueError("expected GPU- and hex digits, see nvidia-smi -L")
+    return text
+
+
+def _gpu_uuids(value: object) -> object:
+    """One card is named by a text alone."""
+    return (_gpu_uuid(value),) if isinstance(value, str) else _list_is_tuple(value)
+
+
+def _each_once(values: tuple[str, ...]) -> tuple[str, ...]:
+    if len({value.lower() for value in values}) < len(values):
+        raise ValueError("expected each once")
+    return values
+
+
 def _list_is_tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
@@ -210,9 +227,7 @@ VllmVersion = Annotated[str, AfterValidator(_vllm_version)]
 DriverVersion = Annotated[str, AfterValidator(_driver_version)]
 UnitName = Annotated[str, AfterValidator(_unit)]
 UserName = Annotated[str, AfterValidator(_user)]
-GpuUuid = Annotated[
-    str, matches(r"GPU-[0-9a-fA-F-]{8,40}", "GPU- and hex digits, see nvidia-smi -L")
-]
+GpuUuid = Annotated[str, AfterValidator(_gpu_uuid)]
 FINGERPRINT = "a key's fingerprint, 40 hex digits without blanks, as text"
 PCI_ID = 'a PCI id in lower case, such as "10de:2bb1" (see `lspci -n -d 10de:`)'
 KeyFingerprint = Annotated[str, matches(r"[0-9A-Fa-f]{40}", FINGERPRINT)]
@@ -221,4 +236,6 @@ Sha256 = Annotated[str, matches(r"[0-9a-f]{64}", "64 hex digits")]
 PathInRelease = Annotated[str, AfterValidator(_relative)]
 Specifier = Annotated[str, AfterValidator(_specifier)]
 ListAsTuple = BeforeValidator(_list_is_tuple)
+TextOrListAsTuple = BeforeValidator(_gpu_uuids)
+EachOnce = AfterValidator(_each_once)
 NotEmpty = AfterValidator(_not_empty)

@@ -26,9 +26,11 @@ from aibox.card import (
 from aibox.decide import driver, driver_sources
 from aibox.decide.driver import DriverWanted
 from aibox.decide.figures import GB
+from aibox.decide.fitting import Load, load_of
 from aibox.decide.patches import touched
 from aibox.decide.preflight import Wanted
 from aibox.decide.refusal import Refusal
+from aibox.decide.spread import BOXES, COUNTED, Choice, Spread, size_of, spread_of
 from aibox.decide.unit import FlagValue
 from aibox.decide.weights import WeightsLock
 from aibox.faults import did_you_mean, faults_of, nearest
@@ -39,6 +41,7 @@ from aibox.kinds import (
     ControlFolder,
     DecimalGB,
     DriverVersion,
+    EachOnce,
     Environment,
     GpuUuid,
     HostName,
@@ -54,6 +57,7 @@ from aibox.kinds import (
     Sha256,
     SourceFolder,
     Specifier,
+    TextOrListAsTuple,
     UnitName,
     Url,
     UserName,
@@ -180,8 +184,8 @@ class Settings(_Strict):
     grafana_key: KeyFingerprint = Field(
         description="a key's fingerprint, 40 hex digits without blanks, as text"
     )
-    gpu_uuid: GpuUuid | None = Field(
-        description="a card's UUID as `nvidia-smi -L` prints it, text, or None"
+    gpu_uuid: Annotated[tuple[GpuUuid, ...], TextOrListAsTuple, NotEmpty, EachOnce] | None = Field(
+        description="a card's UUID as `nvidia-smi -L` prints it, text, a list of several, or None"
     )
     gpu_pci_ids: Annotated[tuple[PciId, ...], ListAsTuple, NotEmpty] = Field(
         description='a list of at least one PCI id, such as ["10de:2bb1"]'
@@ -281,6 +285,16 @@ class Settings(_Strict):
         """Tokens that the server takes: its flag, else as many as the model has."""
         value = self.flags.get("max-model-len")
         return (None if value is None else _tokens(value)) or self.card.context
+
+    @property
+    def spread(self) -> Spread:
+        """Over how many cards and boxes the flags spread the server."""
+        return spread_of(self.flags)
+
+    @property
+    def cards_wanted(self) -> Choice:
+        """The graphics cards that the server is to have."""
+        return Choice(self.gpu_uuid or (), self.spread.cards, str(self.spread))
 
     @property
     def drafts(self) -> int:
@@ -524,6 +538,51 @@ def _check_utilization(settings: Settings) -> list[str]:
     return faults
 
 
+def _check_spread(settings: Settings) -> list[str]:
+    """Sizes that are numbers, whole cards on each box, and as many cards named as are needed."""
+    faults = _wrong_sizes(settings)
+    if faults:
+        return faults
+    spread, named = settings.spread, settings.gpu_uuid
+    if spread.parts * spread.context * spread.replicas % spread.boxes:
+        source = settings.flag_source(BOXES)
+        return [f"{BOXES} ({source}): {spread} give no whole number of cards to each box"]
+    if named is not None and len(named) != spread.cards:
+        asked = f"{spread} take {spread.cards}" if str(spread) else "the server takes 1"
+        return [
+            f"gpu_uuid: found {_counted(len(named))}, and {asked}; name as many cards as the flags "
+            "ask for, or set tensor-parallel-size with `serve`"
+        ]
+    return []
+
+
+def _wrong_sizes(settings: Settings) -> list[str]:
+    faults = []
+    for name in COUNTED:
+        try:
+            size_of(settings.flags.get(name, 1))
+        except ValueError as error:
+            source = settings.flag_source(name)
+            faults.append(f"{name} ({source}) is {error}; expected a whole number from 1")
+    return faults
+
+
+def _counted(cards: int) -> str:
+    return "1 card" if cards == 1 else f"{cards} cards"
+
+
+def _check_visible(settings: Settings) -> list[str]:
+    """Over the cards that the unit pins a variable would win, and nobody would have judged it."""
+    name = "CUDA_VISIBLE_DEVICES"
+    if name not in settings.server_environment or _wrong_sizes(settings):
+        return []
+    if settings.spread.cards == 1:
+        return []
+    return [
+        f"server_environment: {name} chooses the cards; name them in gpu_uuid, which are judged"
+    ]
+
+
 # vLLM reads 256k as 256,000 and 256K as 262,144.
 _SUFFIX = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -642,6 +701,8 @@ _CHECKS: tuple[tuple[frozenset[str], Callable[[Settings], list[str]]], ...] = (
     (frozenset({"card", "flags"}), _check_drafts),
     (frozenset({"card", "flags"}), _check_utilization),
     (frozenset({"card", "flags"}), _check_context),
+    (frozenset({"card", "flags", "gpu_uuid"}), _check_spread),
+    (frozenset({"card", "flags", "server_environment"}), _check_visible),
     (
         frozenset(
             {
@@ -777,7 +838,17 @@ def wanted_from(settings: Settings, lock: ReleaseLock | None, clock: float | Non
         weights_bytes=settings.weights.total_bytes if settings.is_pinned else 0,
         reserve_bytes=round(settings.disk_reserve_gb * GB),
         clock=time.time() if clock is None else clock,
+        load=load_on_cards(settings),
     )
+
+
+def load_on_cards(settings: Settings) -> Load | None:
+    """What of the pinned weights comes to lie on each card; None where nothing is pinned."""
+    if not settings.is_pinned:
+        return None
+    # vLLM halves these when it loads them
+    known = settings.card.dtype != "float32"
+    return load_of(settings.flags, settings.weights.loaded_bytes if known else 0)
 
 
 def driver_wanted_from(
@@ -796,7 +867,9 @@ def driver_wanted_from(
         fingerprint=settings.nvidia_key.upper(),
         cuda=lock.cuda if lock else next(iter(cudas), None),
         pci_ids=settings.gpu_pci_ids,
-        gpu_uuid=settings.gpu_uuid,
+        gpu_uuids=settings.cards_wanted.uuids,
+        cards=settings.cards_wanted.count,
+        cards_for=settings.cards_wanted.why,
         power_limit_w=settings.power_limit_w,
         uvm_disable_hmm=settings.uvm_disable_hmm,
         reboot_while_serving=settings.reboot_while_serving,

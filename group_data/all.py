@@ -40,7 +40,7 @@ grafana_repository = "https://apt.grafana.com"  # URL of its apt repository
 grafana_key = "B53AE77BADB630A683046005963FA27710458545"  # fingerprint, 40 hex digits
 
 # The graphics card and its driver
-gpu_uuid = None  # "GPU-..." from `nvidia-smi -L`; only needed with several cards
+gpu_uuid = None  # "GPU-..." of `nvidia-smi -L`, a list of several; only needed with several cards
 gpu_pci_ids = ["10de:2bb1", "10de:2bb4", "10de:2bb5"]  # cards that may serve, vendor:device
 power_limit_w = None  # whole watts, kept over reboots; None: the card's own limit
 uvm_disable_hmm = False  # True where cuInit fails with 3 or 999; needs a reboot

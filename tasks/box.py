@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -45,12 +46,19 @@ class Places:
         return f"{self.settings.models_folder}/{self.settings.model}/.partial-{commit}"
 
 
+def no_cards_known() -> tuple[str, ...]:
+    """Of a box that is not asked."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Box(Places):
     """Settings, release and driver of one box that was judged, and what they make of it.
 
-    nvidia_key: the armored signing key of NVIDIA's repository, its fingerprint checked. fleet: what
-    its gateway asks, where that is more than the box itself.
+    nvidia_key: the armored signing key of NVIDIA's repository, its fingerprint checked.
+    fleet: what its gateway asks, where that is more than the box itself.
+    cards_there: asks the box which cards a server over several takes, for a box without a driver
+    tells them only in the run itself.
     """
 
     driver: DriverWanted
@@ -58,6 +66,16 @@ class Box(Places):
     doors: doors.Standing = doors.NONE
     watched: monitoring.Standing = monitoring.OFF
     fleet: Fleet | None = None
+    cards_there: Callable[[], tuple[str, ...]] = no_cards_known
+
+    @property
+    def gpu_uuids(self) -> tuple[str, ...]:
+        """The cards that the unit is pinned to: those that are named, else those that a server
+        over several takes. None for the only card of a box."""
+        wanted = self.settings.cards_wanted
+        if wanted.uuids or wanted.count == 1:
+            return wanted.uuids
+        return self.cards_there()
 
     @property
     def unit(self) -> str:
@@ -90,7 +108,7 @@ class Box(Places):
     def speculative(self) -> bool:
         return "speculative-config" in self.settings.flags
 
-    @cached_property
+    @property
     def serving(self) -> Serving:
         settings = self.settings
         return Serving(
@@ -106,7 +124,7 @@ class Box(Places):
             environment=environment(
                 settings.server_unit,
                 self.release_folder,
-                settings.gpu_uuid,
+                self.gpu_uuids,
                 settings.server_environment,
                 cuda_home(self.driver.cuda) if self.driver.cuda else None,
             ),
@@ -210,7 +228,7 @@ class Box(Places):
             "flags": dict(settings.flags),
             "sources": {flag: settings.flag_source(flag) for flag in settings.flags},
             "card_file": settings.card_file,
-            "gpu_uuid": settings.gpu_uuid,
+            "gpu_uuid": list(self.gpu_uuids) or None,
             "timeout": settings.start_timeout_s + START_MARGIN_S,
             "retry": settings.retry_failed,
         }

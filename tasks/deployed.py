@@ -46,6 +46,7 @@ def content(box: Box, told: ledger.Ledger) -> dict[str, Any]:
             "speculative": box.speculative,
             "identity": box.serving.identity,
             "proof": box.proof_record,
+            "gpu_uuid": list(box.gpu_uuids) or None,
         },
         "doors": doors_of(box),
         **asdict(told),

@@ -79,7 +79,11 @@ def ours(settings: Settings, lock: ReleaseLock | None) -> Ours:
         flags=tuple(word for words in flag_lines(settings.flags) for word in words),
         names=tuple(str(name) for name in several),
         environment=environment(
-            settings.server_unit, release, settings.gpu_uuid, settings.server_environment, cuda
+            settings.server_unit,
+            release,
+            settings.cards_wanted.uuids,
+            settings.server_environment,
+            cuda,
         ),
         repository=settings.card.repository,
         commit=settings.weights.commit if settings.is_pinned else None,

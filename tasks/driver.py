@@ -13,7 +13,7 @@ from aibox.decide.driver_evidence import Evidence
 from aibox.decide.driver_refusals import next_boot_refusal, reboot_refusal
 from aibox.decide.preflight import cut_off, serving_now
 from aibox.decide.refusal import Refusal
-from aibox.decide.vram import Card, VramReport, judge, power_reasons, power_refusal
+from aibox.decide.vram import Card, VramReport, judge, power_reasons, power_refusals
 from tasks import ledger, preflight
 from tasks.box import AIBOX, Box
 from tasks.brought import told
@@ -95,13 +95,18 @@ def power_limited(box: Box) -> None:
         gone(name="No power limit of ours", path=POWER_UNIT_FILE, unit=driver_sources.POWER_UNIT)
         return
     power_limit_allowed(name=f"The card allows {watts} W", box=box)
-    laid_down(
-        name=f"Power limit {watts} W",
-        path=POWER_UNIT_FILE,
-        content=driver_sources.power_unit_text(watts, box.settings.gpu_uuid).encode(),
-    )
+    power_unit(name=f"Power limit {watts} W", box=box)
     starts_at_boot(name="The power limit is set at boot", unit=driver_sources.POWER_UNIT)
     power_limit_in_force(name="The power limit is in force", box=box)
+
+
+@operation()
+def power_unit(box: Box) -> Commands:
+    """Read late: which cards serve may be known only once the driver is there."""
+    watts = box.settings.power_limit_w
+    assert watts is not None
+    text = driver_sources.power_unit_text(watts, box.gpu_uuids)
+    yield from laid_down._inner(path=POWER_UNIT_FILE, content=text.encode())
 
 
 def evidence_of(box: Box) -> Evidence:
@@ -254,10 +259,10 @@ def is_pending(box: Box) -> bool:
 @operation()
 def power_limit_allowed(box: Box) -> Commands:
     """Refused before the unit is laid down: a first driver is what can say what the card allows."""
-    card, watts = card_with_power(box), box.settings.power_limit_w
-    refusal = card if isinstance(card, Refusal) else None
-    if isinstance(card, Card) and watts is not None:
-        refusal = power_refusal(card, watts)
+    cards = cards_with_power(box)
+    refusal = cards if isinstance(cards, Refusal) else None
+    if isinstance(cards, tuple):
+        refusal = power_refusals(cards, box.settings.power_limit_w)
     if refusal is None:
         host.noop("within what the card allows, or asked when the driver is there")
         return
@@ -268,22 +273,24 @@ def power_limit_allowed(box: Box) -> Commands:
 @operation()
 def power_limit_in_force(box: Box) -> Commands:
     """The limit as NVML reads it."""
-    card, watts = card_with_power(box), box.settings.power_limit_w
-    reasons = power_reasons(card, watts) if isinstance(card, Card) and watts is not None else []
-    if not reasons:
-        host.noop("it is in force, or comes with the driver")
+    cards, watts = cards_with_power(box), box.settings.power_limit_w
+    judged = cards if isinstance(cards, tuple) else ()
+    reasons = [reason for card in judged for reason in power_reasons(card, watts)]
     for reason in reasons:
         because(host, reason)
-        # systemd may still know the unit as it was with another limit
-        yield f"systemctl daemon-reload && systemctl restart {driver_sources.POWER_UNIT}"
+    if not reasons:
+        host.noop("it is in force, or comes with the driver")
+        return
+    # systemd may still know the unit as it was with another limit
+    yield f"systemctl daemon-reload && systemctl restart {driver_sources.POWER_UNIT}"
 
 
-def card_with_power(box: Box) -> Card | Refusal | None:
-    """The card that serves; None where the plan is made for a box without its driver."""
+def cards_with_power(box: Box) -> tuple[Card, ...] | Refusal | None:
+    """The cards that serve; None where the plan is made for a box without its driver."""
     report = vram_report()
     if report is None or is_pending(box):
         return None
-    return judge(report.cards, report.error, box.settings.gpu_uuid)
+    return judge(report.cards, report.error, box.settings.cards_wanted)
 
 
 def vram_report() -> VramReport | None:

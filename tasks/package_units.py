@@ -71,8 +71,7 @@ def stopped(unit: str, drop_in: str) -> Commands:
 @operation()
 def files_gone(paths: Sequence[str]) -> Commands:
     """Files of ours that are no longer wanted."""
-    asked = {"unit": "-", "paths": list(paths), "root": "/nonexistent"}
-    left = host.get_fact(Probe, "door_left", json.dumps(asked))["paths"]
+    left = host.get_fact(Probe, "paths_there", json.dumps({"paths": list(paths)}))
     if not left:
         host.noop("none of them is there")
         return

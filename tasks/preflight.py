@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from pyinfra import config, host, logger, state
@@ -32,6 +33,7 @@ from aibox.settings import (
     wanted_from,
 )
 from tasks import (
+    cards,
     discovery,
     door_keys,
     doors,
@@ -153,7 +155,8 @@ def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusa
     if refusals or lock is None or key is None:
         return refusals
     spread = fleet.of_this_box(settings, standing, settings_of_all_boxes())
-    return Box(settings, lock, wanted_driver, key, standing, watched, spread)
+    there = partial(cards.there, settings.cards_wanted)
+    return Box(settings, lock, wanted_driver, key, standing, watched, spread, there)
 
 
 def evidence_of(cuda: str | None) -> Evidence:

@@ -58,7 +58,7 @@ def unit_text(box: Box) -> str:
         start_timeout=serving.start_timeout,
         power_unit=POWER_UNIT,
         limits=unit_limits(serving.start_timeout),
-        gpu_uuid=box.settings.gpu_uuid,
+        gpu_uuids=",".join(box.gpu_uuids),
         utilization=box.settings.flags.get("gpu-memory-utilization", UTILIZATION),
         weights=serving.weights,
         release=serving.release,

@@ -94,7 +94,9 @@ def parser() -> Parser:
     waiting.add_argument("--url", help="what is asked; /health on this box where it is not said")
     waiting.add_argument("--seconds", type=float, required=True)
     card = verbs.add_parser("gpu", help="wait until a server can have its share of the card")
-    card.add_argument("--uuid", help="the card; without it, the first")
+    card.add_argument(
+        "--uuid", help="the card, or several with commas between; without it, the first"
+    )
     card.add_argument("--utilization", type=float, required=True, help="the share, 0 to 1")
     card.add_argument("--seconds", type=float, required=True)
     standing = verbs.add_parser("status", help="what serves here; 1 when nothing does")
@@ -164,7 +166,8 @@ def waited(asked: argparse.Namespace) -> int:
         return ready.wait(asked.pid, asked.port, asked.seconds, url=asked.url)
     from aibox.box import gpu_wait  # noqa: PLC0415  pynvml, which only this verb needs
 
-    return gpu_wait.wait(asked.uuid, asked.utilization, asked.seconds)
+    uuids = asked.uuid.split(",") if asked.uuid else ()
+    return gpu_wait.wait(uuids, asked.utilization, asked.seconds)
 
 
 def answer_job(asked: argparse.Namespace) -> dict[str, Any]:

@@ -6,7 +6,8 @@ What is installed serves again at the end, whatever happened: see lent.py.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from aibox.decide import bench_plan, bench_report, roofline
 from aibox.decide.acceptance import Counters, difference
 from aibox.decide.bench_plan import Asked, Point, Variant
 from aibox.decide.refusal import Refusal
+from aibox.decide.spread import chosen, pinned_by, spread_of
+from aibox.decide.vram import Card
 
 FORMAT = 1
 Report = dict[str, Any]
@@ -110,8 +113,8 @@ def candidates(asked: Asked, good: Spec, progress: Progress) -> list[tuple[Varia
 
 def about(asked: Asked, good: Spec, given: Spec) -> Report:
     """What the report says of the box, before anything is measured."""
-    driver, uuid = loaded_module(), good.get("gpu_uuid")
-    cards = [card for card in surroundings.cards_now()[0] if uuid in (None, card.uuid)]
+    driver, pinned = loaded_module(), pinned_by(good)
+    cards: list[Card] = chosen(pinned, {one.uuid: one for one in surroundings.cards_now()[0]})
     return {
         "format": FORMAT,
         "mode": asked.mode,
@@ -124,13 +127,21 @@ def about(asked: Asked, good: Spec, given: Spec) -> Report:
         "commit": good["commit"],
         "release": good["release_id"],
         "flags": good["flags"],
-        "gpu": cards[0].name if cards else None,
-        "pci": pci_of(uuid),
+        "gpu": gpu_named([card.name for card in cards[: len(pinned) or 1]]),
+        "pci": pci_of(next(iter(pinned), None)),
+        "tensor": spread_of(good["flags"]).tensor,
         "driver": driver["version"] if driver else None,
         "step": step_of(good),
         "tools": bench_prompts.required(),
         "servers": [],
     }
+
+
+def gpu_named(names: Sequence[str]) -> str | None:
+    """ "2 × NVIDIA RTX …"; None without a card."""
+    counts = Counter(names)
+    named = [f"{many} × {name}" if many > 1 else name for name, many in counts.items()]
+    return ", ".join(named) or None
 
 
 def pci_of(uuid: str | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import pynvml
 
 from aibox.box import vram
-from aibox.decide.start_limits import Blocked, GpuState, Memory, blocked
+from aibox.decide.spread import chosen
+from aibox.decide.start_limits import Blocked, GpuState, Memory, Room, blocked
 
 POLL_S = 0.5
 MODULE = Path("/sys/module/nvidia")
@@ -20,15 +22,15 @@ DEVICES = Path("/dev")
 NODES = ("nvidiactl", "nvidia-uvm")
 
 
-def wait(uuid: str | None, utilization: float, seconds: float) -> int:
-    """0 once a server can have its share of the card; 1 when time is over, or waiting can't help.
+def wait(uuids: Sequence[str], utilization: float, seconds: float) -> int:
+    """0 once a server can have its share of its cards; 1 when time is over, or waiting can't help.
 
-    uuid: the card, None for the first. utilization: the share of its memory, 0 to 1. The journal
+    uuids: the cards, none for the first. utilization: the share of its memory, 0 to 1. The journal
     gets a line when the waiting begins and whenever its reason changes, and the refusal at its end.
     """
     began = time.monotonic()
     said = None
-    while (found := blocked(look(uuid), uuid, utilization)) is not None:
+    while (found := blocked(look(uuids), uuids, utilization)) is not None:
         left = began + seconds - time.monotonic()
         if not found.passing or left <= 0:
             print(found.refusal, file=sys.stderr, flush=True)
@@ -47,8 +49,8 @@ def tell(found: Blocked, left: float) -> str:
     return found.about
 
 
-def look(uuid: str | None) -> GpuState:
-    """The driver, the card and its memory as they are now."""
+def look(uuids: Sequence[str]) -> GpuState:
+    """The driver, the cards and their memory as they are now."""
     missing, closed = nodes()
     state = GpuState(library=True, missing=missing, closed=closed)
     try:
@@ -59,23 +61,20 @@ def look(uuid: str | None) -> GpuState:
         torn = code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
         return replace(state, library=there, error=str(error), mismatch=torn)
     try:
-        return replace(state, **card(uuid))
+        return replace(state, **cards(uuids))
     except pynvml.NVMLError as error:  # the card fell off the bus in between, for one
         return replace(state, error=str(error))
     finally:
         pynvml.nvmlShutdown()
 
 
-def card(uuid: str | None) -> dict[str, Any]:
-    """The cards, and memory and holders of the one that serves. Raises pynvml.NVMLError."""
+def cards(uuids: Sequence[str]) -> dict[str, Any]:
+    """The cards, and what is on those that serve. Raises pynvml.NVMLError."""
     handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
-    cards = {pynvml.nvmlDeviceGetUUID(handle): handle for handle in handles}
-    wanted = next(iter(cards), None) if uuid is None else uuid
-    if wanted not in cards:
-        return {"uuids": tuple(cards)}
-    device = cards[wanted]
-    memory, holders = memory_of(device), vram.holders(device)
-    return {"uuids": tuple(cards), "memory": memory, "holders": holders}
+    there = {pynvml.nvmlDeviceGetUUID(handle): handle for handle in handles}
+    wanted = chosen(tuple(uuids or list(there)[:1]), {uuid: (uuid, there[uuid]) for uuid in there})
+    rooms = [Room(uuid, memory_of(one), vram.holders(one)) for uuid, one in wanted]
+    return {"uuids": tuple(there), "rooms": tuple(rooms)}
 
 
 def memory_of(device: Any) -> Memory | None:

@@ -26,6 +26,7 @@ from aibox.decide import candidate
 from aibox.decide.candidate import Evidence, Owner, Verdict
 from aibox.decide.head import index_of
 from aibox.decide.refusal import Refusal
+from aibox.decide.weights import is_loaded
 
 JUDGED = probe.SERVER_STATE / "judged.json"
 MOST_KEPT = 20
@@ -203,6 +204,7 @@ def evidence_for(spec: Spec, verdict: Verdict) -> Evidence:
         verdict=verdict,
         config=probe.record_in(weights / "config.json"),
         index=index(weights),
+        weights_bytes=loaded_bytes(weights),
         port_owner=port_owner(spec["port"]),
         own_pids=ours,
         cards=cards,
@@ -229,6 +231,13 @@ def index(weights: Path) -> Mapping[str, Any] | None:
         return index_of({file.name: list(tensors.header(file)) for file in files})
     except (JobError, OSError):
         return None
+
+
+def loaded_bytes(weights: Path) -> int:
+    """Of the files that vLLM reads as weights."""
+    return sum(
+        file.stat().st_size for file in weights.glob("*.safetensors") if is_loaded(file.name)
+    )
 
 
 def port_owner(port: int) -> Owner | None:

@@ -950,9 +950,14 @@ def door_left(asked: dict[str, Any]) -> dict[str, Any]:
         "unit": unit_of_whom(asked["unit"], DEPLOYED),
         "stands": active_state(asked["unit"]) not in ("inactive", "failed")
         or os.path.lexists(f"/etc/systemd/system/{asked['unit']}"),
-        "paths": [path for path in asked["paths"] if os.path.lexists(path)],
+        "paths": paths_there(asked),
         "venvs": sorted(map(str, venvs)),
     }
+
+
+def paths_there(asked: dict[str, Any]) -> list[str]:
+    """Those of {"paths"} that are there, as anything."""
+    return [path for path in asked["paths"] if os.path.lexists(path)]
 
 
 def file_text(path: str) -> dict[str, str] | None:
@@ -1784,6 +1789,7 @@ QUESTIONS = {
     "running_unit": running_unit,
     "door": door,
     "door_left": door_left,
+    "paths_there": paths_there,
     "door_venv": door_venv,
     "secret": secret,
     "programs": programs,
@@ -1791,6 +1797,7 @@ QUESTIONS = {
     "owners": owners,
     "foreign": foreign,
     "dpkg": lambda _asked: dpkg(),
+    "cards": lambda _asked: gpu(),
     "driver": driver,
     "repository": repository,
 }

@@ -20,6 +20,8 @@ from aibox.decide import acceptance, manifest, standing
 from aibox.decide.history import Passed
 from aibox.decide.manifest import Entry, Readings, Venv
 from aibox.decide.refusal import Refusal
+from aibox.decide.spread import chosen, pinned_by
+from aibox.decide.vram import Card
 
 DEPLOYED = Path(manifest.DEPLOYED)
 
@@ -88,7 +90,7 @@ def looked(deployed: Deployed) -> standing.Facts:
     serving = found["process"] is not None and found["health"] == 200
     text = exposition(server["port"]) if serving else ""
     pace = acceptance.mean_of(text, "vllm:request_time_per_output_token_seconds")
-    card = memory(server["unit"], deployed["server"].get("gpu_uuid"))
+    card = memory(server["unit"], pinned_by(server))
     gate = next(iter(good_units.passed(server["unit"])), None)
     proof = found["proof"]
     if proof and gate and proof.get("release", gate.release_id) != gate.release_id:
@@ -105,6 +107,7 @@ def looked(deployed: Deployed) -> standing.Facts:
         card_bytes=card and card[0],
         used_bytes=card and card[1],
         own_bytes=card and card[2],
+        cards=len(pinned_by(server)) or 1,
         proof=proof,
         proven=probe.changed_at(Path(server["proof"])) if proof else None,
         failed=max(found["failed"].values(), key=lambda one: one["when"], default=None),
@@ -125,14 +128,20 @@ def counters_in(text: str) -> acceptance.Counters | None:
         return None
 
 
-def memory(unit: str, uuid: str | None) -> tuple[int, int, int] | None:
-    """(all, used, used by the unit's own processes) of the card's bytes; None: it does not tell."""
-    cards = [card for card in surroundings.cards_now()[0] if uuid in (None, card.uuid)]
-    if len(cards) != 1 or cards[0].memory_bytes is None or cards[0].free_bytes is None:
+def memory(unit: str, pinned: tuple[str, ...]) -> tuple[int, int, int] | None:
+    """(all, used, used by the unit's own processes) of the bytes of all cards that serve; None: a
+    card does not tell, or it is not known which one serves."""
+    cards: list[Card] = chosen(pinned, {one.uuid: one for one in surroundings.cards_now()[0]})
+    if len(cards) != (len(pinned) or 1):
         return None
-    card, total = cards[0], cards[0].memory_bytes
-    own = sum(one.used_bytes or 0 for one in card.processes if probe.unit_of(one.pid) == unit)
-    return total, total - cards[0].free_bytes, own
+    total = used = own = 0
+    for card in cards:
+        if card.memory_bytes is None or card.free_bytes is None:
+            return None
+        total, used = total + card.memory_bytes, used + card.memory_bytes - card.free_bytes
+        ours = (one for one in card.processes if probe.unit_of(one.pid) == unit)
+        own += sum(one.used_bytes or 0 for one in ours)
+    return total, used, own
 
 
 def print_history(*, as_json: bool) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 from aibox.box import probe
 from aibox.decide.faults import About, Holder
+from aibox.decide.spread import chosen, pinned_by
 from aibox.decide.vram import Card
 
 MIB = 1 << 20
@@ -17,7 +18,7 @@ def about(spec: Mapping[str, Any], *, serves: bool) -> About:
     unit, port = str(spec["unit"]), int(spec["port"])
     loaded = probe.loaded_module()
     library = probe.library_file(probe.text_of(["ldconfig", "-p"]) or "")
-    card_bytes, holders = card(unit)
+    card_bytes, holders = card(unit, pinned_by(spec))
     return About.of(
         spec,
         port_owner=foreign_owner(unit, port),
@@ -36,16 +37,20 @@ def foreign_owner(unit: str, port: int) -> Holder | None:
     return Holder(int(owner["pid"]), str(owner["name"]))
 
 
-def card(unit: str) -> tuple[int | None, list[Holder]]:
-    """(bytes of the largest card, who holds memory of any, the unit's own processes apart)."""
-    found = cards_now()[0]
+def card(unit: str, pinned: tuple[str, ...] = ()) -> tuple[int | None, list[Holder]]:
+    """(bytes of the card, who holds memory of it, the unit's own processes apart).
+
+    Of several that serve together the smallest counts; where none is named, the largest there is.
+    """
+    found: list[Card] = chosen(pinned, {one.uuid: one for one in cards_now()[0]})
     holders = [
         Holder(one.pid, one.name, None if one.used_bytes is None else one.used_bytes // MIB)
         for each in found
         for one in each.processes
         if probe.unit_of(one.pid) != unit
     ]
-    return max((each.memory_bytes or 0 for each in found), default=0) or None, holders
+    size = min if pinned else max
+    return size((each.memory_bytes or 0 for each in found), default=0) or None, holders
 
 
 def cards_now() -> tuple[tuple[Card, ...], str | None]:

@@ -16,6 +16,7 @@ from aibox.decide.start_limits import unit_limits
 from aibox.decide.unit import OWN_FLAGS, flag_changes
 
 MOST_CHANGES = 14
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 # What they mean to clients stands with the consequences.
 TOLD_THERE = ("port", "api-key", "served-model-name")
 
@@ -53,11 +54,14 @@ def _lost_variables(theirs: Server, ours: Ours) -> list[str]:
     lost = {name: set_there[name] for name in sorted(set_there.keys() - ours.environment.keys())}
     if not lost:
         return []
+    cards = lost.pop(VISIBLE, None)  # it would win over the cards that a deploy judges
+    rows = [f"no longer set: {VISIBLE}={cards}; gpu_uuid names the cards"] if cards else []
     kept = {name: value for name, value in lost.items() if HIDDEN not in value}
     if not kept:
-        return [f"no longer set: {', '.join(lost)}"]
+        return [*rows, *([f"no longer set: {', '.join(lost)}"] if lost else [])]
     instead = " in place of its `server_environment`" if ours.variables else ""
     return [
+        *rows,
         f"no longer set: {', '.join(lost)}; where one is missed, in {SITE}{instead}:",
         f"  server_environment = {as_python({**ours.variables, **kept})}",
     ]

@@ -312,7 +312,7 @@ def cache_tokens(exposition: str) -> int | None:
     """Tokens that the KV cache holds, by vLLM's own metrics; None where they do not say."""
     rows = [row for row in exposition.splitlines() if row.startswith("vllm:cache_config_info{")]
     found = [match[1] for row in rows if (match := CAPACITY.search(row))]
-    return int(found[0]) if found else None
+    return sum(map(int, found)) if found else None  # a row for each replica
 
 
 def shown_context(tokens: int) -> str:

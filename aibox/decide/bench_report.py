@@ -168,7 +168,8 @@ def limits(report: Report) -> list[str]:
         row = min(found, key=lambda row: row.context)
         length = row.accepted.mean_length if row.accepted else 1.0
         step = Step(**report["step"])
-        text = roofline.line(step, report["pci"], row.decode.mean, row.drafts, length)
+        tensor = report.get("tensor", 1)  # older reports are of one card
+        text = roofline.line(step, report["pci"], row.decode.mean, row.drafts, length, tensor)
         spread = f"{row.decode.text()} tokens/s, {length:.2f} tokens a step"
         lines.append(f"{server['name']}: {text} ({described(row)}: {spread})")
     return lines

@@ -11,19 +11,19 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from aibox.decide import fitting
 from aibox.decide.fault_about import About
 from aibox.decide.figures import MIB
+from aibox.decide.fitting import DRIVERS_OWN_BYTES
 from aibox.decide.head import Head, judge_head
 from aibox.decide.refusal import Refusal
+from aibox.decide.spread import TENSOR, Spread, chosen, pinned_by, spread_of
 from aibox.decide.switching import AGAIN
 from aibox.decide.vram import Card, Holder
 
-# NVML's total holds what the driver keeps for itself and torch does not see: of 97,887 MiB a start
-# counts 94.97 GiB (reference figures of this card).
-DRIVERS_OWN_BYTES = 638 * MIB
 # vLLM 0.31.0's default for a card this large.
 DEFAULT_SEQUENCES = 1024
 SEQUENCES_STEP = 32
@@ -65,7 +65,8 @@ class Owner:
 class Evidence:
     """What was found on the box.
 
-    config, index: of the weights, None where they can't be read. own_pids: every process of the
+    config, index: of the weights, None where they can't be read. weights_bytes: of their files, 0
+    where there are none. own_pids: every process of the
     unit. cards: none where NVML does not answer, and nvml_error says why. drop_ins: {path: text}.
     failed: failed.json, {sha256 of the unit's text: {"command", "cause", "lines"}}.
     """
@@ -73,6 +74,7 @@ class Evidence:
     verdict: Verdict = Verdict()
     config: Mapping[str, Any] | None = None
     index: Mapping[str, Any] | None = None
+    weights_bytes: int = 0
     port_owner: Owner | None = None
     own_pids: frozenset[int] = frozenset()
     cards: tuple[Card, ...] = ()
@@ -87,10 +89,12 @@ def refusals(evidence: Evidence, spec: Spec) -> list[Refusal]:
         has_failed,
         command_line,
         head,
+        cut,
         context,
         sequences,
         port,
         memory,
+        weights,
         drop_ins,
     )
     return [refusal for judge in judges for refusal in judge(evidence, spec)]
@@ -108,7 +112,7 @@ def warnings(evidence: Evidence, spec: Spec) -> list[str]:
         rows.append(f"not judged: the weights' {' and '.join(unread)} can't be read")
     if evidence.nvml_error is not None:
         rows.append(f"not judged: free memory of the card (NVML says: {evidence.nvml_error})")
-    elif card_of(evidence, spec) is None:
+    elif not cards_of(evidence, spec):
         rows.append("not judged: free memory of the card, because it is not known which one serves")
     if longer_by_hand(spec, evidence):
         rows.append("not judged: max-model-len, because the model's own figures are overridden")
@@ -250,6 +254,32 @@ def drafts_by_head(spec: Spec) -> bool:
     return method is None or str(method) == "mtp" or str(method).endswith("_mtp")
 
 
+def spread(spec: Spec) -> Spread:
+    try:
+        return spread_of(mapping(spec.get("flags")))
+    except ValueError:  # of a unit that an earlier version let through
+        return Spread()
+
+
+def cut(evidence: Evidence, spec: Spec) -> Iterator[Refusal]:
+    """Whether the model can be cut into as many parts as the flags say."""
+    config, wanted = evidence.config or {}, spread(spec)
+    whole = fitting.uncut(config, wanted)
+    if not whole:
+        return
+    about = About.of(spec)
+    if wanted.pipeline > 1 and not fitting.uncut(config, Spread(tensor=wanted.tensor)):
+        remedy = about.setting("pipeline-parallel-size", "less")
+    else:
+        sizes = ", ".join(map(str, fitting.sizes_that_cut(config)))
+        remedy = about.setting(TENSOR, f"one of {sizes}")
+    yield Refusal(
+        f"{wanted} can't cut {' and '.join(whole)} (config.json of {spec.get('weights')})",
+        "sizes that give each card whole heads and a layer at least: vLLM refuses others",
+        remedy,
+    )
+
+
 # Where a config.json says how many tokens its model was made for; the smallest counts.
 CONTEXT_KEYS = (
     *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"),
@@ -350,15 +380,11 @@ def port(evidence: Evidence, spec: Spec) -> Iterator[Refusal]:
     )
 
 
-def card_of(evidence: Evidence, spec: Spec) -> Card | None:
-    """The card that serves, None where that can't be told."""
-    wanted = spec.get("gpu_uuid")
-    cards = [
-        card
-        for card in evidence.cards
-        if wanted is None or card.uuid.lower() == str(wanted).lower()
-    ]
-    return cards[0] if len(cards) == 1 else None
+def cards_of(evidence: Evidence, spec: Spec) -> list[Card]:
+    """The cards that serve; none where that can't be told."""
+    pinned = pinned_by(spec)
+    cards = chosen(pinned, {card.uuid: card for card in evidence.cards})
+    return cards if pinned or len(cards) == 1 else []
 
 
 def memory(evidence: Evidence, spec: Spec) -> Iterator[Refusal]:
@@ -371,8 +397,12 @@ def memory(evidence: Evidence, spec: Spec) -> Iterator[Refusal]:
         remedy = About.of(spec).setting("gpu-memory-utilization", "0.87, say")
         yield Refusal(found, "a share of the card's memory, above 0 and at most 1", remedy)
         return
-    card = card_of(evidence, spec)
-    if card is None or card.memory_bytes is None or card.free_bytes is None:
+    for card in cards_of(evidence, spec):
+        yield from room_on(card, evidence, spec, utilization)
+
+
+def room_on(card: Card, evidence: Evidence, spec: Spec, utilization: float) -> Iterator[Refusal]:
+    if card.memory_bytes is None or card.free_bytes is None:
         return
     ours = [one for one in card.processes if one.pid in evidence.own_pids]
     if any(one.used_bytes is None for one in ours):
@@ -381,27 +411,49 @@ def memory(evidence: Evidence, spec: Spec) -> Iterator[Refusal]:
     needed = utilization * (card.memory_bytes - DRIVERS_OWN_BYTES)
     if free < needed:
         others = [one for one in card.processes if one.pid not in evidence.own_pids]
-        yield held(card, others, free, needed, spec)
+        several = len(cards_of(evidence, spec)) > 1
+        yield held(card, others, free, needed, spec, named=several)
 
 
-def held(card: Card, others: Sequence[Holder], free: int, needed: float, spec: Spec) -> Refusal:
+def held(
+    card: Card, others: Sequence[Holder], free: int, needed: float, spec: Spec, *, named: bool
+) -> Refusal:
     total = card.memory_bytes or 0
     # rounded down, so that the figure to write fits
     fitting = math.floor(100 * free / max(total - DRIVERS_OWN_BYTES, 1)) / 100
-    names = ", ".join(named(one) for one in others)
+    names = ", ".join(holder(one) for one in others)
+    which = f"card {card.index}" if named else "the card"
     stop = f"stop {names}" if names else "take the display off the card"
     lower = About.of(spec).setting("gpu-memory-utilization", f"{fitting:.2f} or less")
     return Refusal(
-        f"{free // MIB} MiB of the card would be free without our own server; held by "
+        f"{free // MIB} MiB of {which} would be free without our own server; held by "
         f"{names or 'no process that NVML names (a display?)'}",
         f"{needed / MIB:.0f} MiB free for gpu-memory-utilization",
         stop + (f", or {lower}" if fitting > 0 else ""),
     )
 
 
-def named(one: Holder) -> str:
+def holder(one: Holder) -> str:
     used = "an unknown amount" if one.used_bytes is None else f"{one.used_bytes // MIB} MiB"
     return f"{one.name} (pid {one.pid}, {used})"
+
+
+def weights(evidence: Evidence, spec: Spec) -> Iterator[Refusal]:
+    """Weights and the cache of one request against each card, now that config.json is there."""
+    config, flags = evidence.config, mapping(spec.get("flags"))
+    memory = [card.memory_bytes for card in cards_of(evidence, spec) if card.memory_bytes]
+    if config is None or fitting.is_halved(config):
+        return
+    dense = not fitting.has_experts(config)
+    load = fitting.load_of(flags, evidence.weights_bytes, dense=dense)
+    given = evidence.verdict.resolved.get("max_model_len", flags.get("max-model-len"))
+    tokens = own_context(config) if given is None else number(given)
+    if tokens is not None:
+        cache = fitting.cache_of_a_request(config, flags, load.spread, tokens)
+        load = replace(load, cache=cache, context=int(tokens))
+    refusal = fitting.refusal(load, memory)
+    if refusal is not None:
+        yield refusal
 
 
 # --- drop-ins ----------------------------------------------------------------------------------

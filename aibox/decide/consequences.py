@@ -13,10 +13,10 @@ from aibox.decide.discovery import Discovered, Ours, Server
 from aibox.decide.fault_about import SITE
 from aibox.decide.foreign import is_loopback
 from aibox.decide.launch import Launch
+from aibox.decide.spread import COUNTED
 from aibox.decide.start_limits import UTILIZATION
 
 MANY = "but each sequence takes memory, and beside MTP the more"
-PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def consequences(theirs: Server, start: Launch, ours: Ours, found: Discovered) -
         _graphs(start, ours),
         _memory(start, ours),
         *_lost_features(start, ours),
-        _spread(start),
+        _spread(start, ours),
     ]
     return [one for one in met if one is not None]
 
@@ -273,14 +273,28 @@ def as_python(value: object) -> str:
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def _spread(start: Launch) -> Consequence | None:
-    spread = [f"--{name} {start.value(name)}" for name in PARALLEL if start.value(name) not in _ONE]
-    if not spread:
+def _spread(start: Launch, ours: Ours) -> Consequence | None:
+    """Over how many cards; what keeps theirs is refused where the box lacks the cards."""
+    theirs, mine = ({name: one.value(name) for name in COUNTED} for one in (start, _of(ours)))
+    other = {name for name in COUNTED if (theirs[name] or "1") != (mine[name] or "1")}
+    if not other:
         return None
+    words = [
+        ", ".join(f"--{name} {one[name]}" for name in COUNTED if one[name] not in (None, "1"))
+        for one in (theirs, mine)
+    ]
+    what = f"it spreads over several cards ({words[0]})" if words[0] else "it serves from one card"
+    instead = f"with {words[1]}" if words[1] else "from one"
+    kept = {name: whole(theirs[name] or "1") for name in COUNTED if name in other}
     return Consequence(
-        f"it spreads over several cards ({', '.join(spread)}); a deploy serves from one",
-        "no setting keeps this: the project is for one card",
+        f"{what}; a deploy serves {instead}",
+        flags={} if None in kept.values() else kept,
     )
 
 
-_ONE = (None, "1")
+def _of(ours: Ours) -> Launch:
+    return launch.launch(ours.flags)
+
+
+def whole(text: str) -> int | None:
+    return int(text) if re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII) else None

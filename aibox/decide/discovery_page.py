@@ -70,10 +70,13 @@ def _cards(report: BoxReport, evidence: Evidence, wanted: DriverWanted) -> Rows:
     """NVML's word where it has one, else the ids on the bus."""
     gpu = report.gpu
     if gpu.library and gpu.error is None and gpu.cards:
-        judged = vram.judge(gpu.cards, None, wanted.gpu_uuid)
+        judged = vram.judge(gpu.cards, None, wanted.cards_wanted)
         if isinstance(judged, Refusal):
-            return [("card", judged.found), ("", f"not the right one: it takes {judged.expected}")]
-        return [("card", f"{vram.described(judged)}: the right one")]
+            wrong = "not the right one" if len(gpu.cards) == 1 else "not the right ones"
+            return [("card", judged.found), ("", f"{wrong}: it takes {judged.expected}")]
+        if len(gpu.cards) == 1:
+            return [("card", f"{vram.described(judged[0])}: the right one")]
+        return labelled("card", [f"{vram.shown(card)}: a right one" for card in judged])
     if not evidence.pci:
         return [("card", f"no NVIDIA card on the PCI bus; it takes {vram.EXPECTED}")]
     texts = []

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from aibox.decide.driver_evidence import Evidence, Kernel, Loaded, Module
 from aibox.decide.refusal import Refusal
+from aibox.decide.spread import Choice
 
 # NVIDIA's CUDA compatibility table: the first driver that runs any release of the major version.
 FLOOR_OF_CUDA = {13: "580.65.06", 12: "525.60.13"}
@@ -54,7 +55,8 @@ def upstream(package_version: str) -> str:
 @dataclass(frozen=True)
 class DriverWanted:
     """What the settings ask of a driver. url: the flat folder of this distribution's packages;
-    cuda: such as "13.0", None for a release without CUDA; server_unit: without ".service"."""
+    cuda: such as "13.0", None for a release without CUDA; server_unit: without ".service";
+    gpu_uuids, cards, cards_for: see Choice."""
 
     version: str
     os_id: str
@@ -63,11 +65,17 @@ class DriverWanted:
     fingerprint: str
     cuda: str | None
     pci_ids: tuple[str, ...]
-    gpu_uuid: str | None
+    gpu_uuids: tuple[str, ...]
     power_limit_w: int | None
     uvm_disable_hmm: bool
     reboot_while_serving: bool
     server_unit: str
+    cards: int = 1
+    cards_for: str = ""
+
+    @property
+    def cards_wanted(self) -> Choice:
+        return Choice(self.gpu_uuids, self.cards, self.cards_for)
 
     @property
     def branch(self) -> str:

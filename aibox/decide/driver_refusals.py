@@ -55,10 +55,12 @@ def _card(evidence: Evidence, wanted: DriverWanted, nvml: NvmlAnswer | None) -> 
             "seat the card, or pass it through to the machine; `lspci -d 10de:` must list it",
         )
     if nvml is not None and _is_answer(evidence, wanted, nvml):
-        judged = vram.judge(nvml.cards, nvml.error, wanted.gpu_uuid)
+        judged = vram.judge(nvml.cards, nvml.error, wanted.cards_wanted)
         return _with_log(judged, evidence) if isinstance(judged, Refusal) else None
-    if any(card.id in wanted.pci_ids for card in evidence.pci):
-        return None
+    right = sum(card.id in wanted.pci_ids for card in evidence.pci)
+    if right:
+        shown = "; ".join(_named(card) for card in evidence.pci)
+        return vram.too_few(wanted.cards_wanted, right, shown)
     return Refusal(
         "; ".join(_named(card) for card in evidence.pci),
         f"an RTX PRO 6000 Blackwell (96 GB): {', '.join(wanted.pci_ids)}",

@@ -4,7 +4,7 @@ Also what must go: other sources of the same repository, which apt cannot tell a
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from aibox.decide.driver import DriverWanted, header_packages, packages_of_loaded
@@ -82,19 +82,21 @@ def modules_load_text() -> str:
     return f"{_HEADER}nvidia-uvm\n"
 
 
-def power_unit_text(power_limit_w: int, gpu_uuid: str | None) -> str:
-    """The unit POWER_UNIT. A limit is lost at each reboot. gpu_uuid: None for the only card.
+def power_unit_text(power_limit_w: int, gpu_uuids: Sequence[str]) -> str:
+    """The unit POWER_UNIT. A limit is lost at each reboot. gpu_uuids: none for the only card.
 
-    Stopped, as when its setting goes, it gives the card its own limit back.
+    Stopped, as when its setting goes, it gives each card its own limit back.
     """
-    smi = "/usr/bin/nvidia-smi" + (f" -i {gpu_uuid}" if gpu_uuid else "")
-    default = f"{smi} --query-gpu=power.default_limit --format=csv,noheader,nounits"
+    smi = "/usr/bin/nvidia-smi"
+    asked = [f"{smi} -i {uuid}" for uuid in gpu_uuids] or [smi]
+    query = "--query-gpu=power.default_limit --format=csv,noheader,nounits"
+    starts = "".join(f"ExecStart={one} -pl {power_limit_w}\n" for one in asked)
+    stops = "".join(f"ExecStop=-/bin/sh -c '{one} -pl $$({one} {query})'\n" for one in asked)
     return (
         f"{_HEADER}[Unit]\nDescription=Power limit of the graphics card\n"
         "Wants=nvidia-persistenced.service\nAfter=nvidia-persistenced.service\n\n"
         "[Service]\nType=oneshot\nRemainAfterExit=yes\n"
-        f"ExecStart={smi} -pl {power_limit_w}\n"
-        f"ExecStop=-/bin/sh -c '{smi} -pl $$({default})'\n\n"
+        f"{starts}{stops}\n"
         "[Install]\nWantedBy=multi-user.target\n"
     )
 

@@ -18,6 +18,7 @@ from aibox.decide.fault_words import (
     told_backend,
     told_batched,
     told_cache,
+    told_cards,
     told_config,
     told_context,
     told_disk,
@@ -25,6 +26,7 @@ from aibox.decide.fault_words import (
     told_gpu_held,
     told_hardware,
     told_head,
+    told_heads,
     told_illegal,
     told_illegal_with_pair,
     told_killed,
@@ -283,6 +285,33 @@ DRIVER_RULES = (
             "the card {name} has compute capability {has}, and BF16 needs {least}",
             "serve from a card of that capability or newer: gpu_uuid in {site} chooses it",
         ),
+    ),
+)
+
+SEVERAL_RULES = (
+    rule(
+        "too_few_cards",
+        r"(?:ValueError: )?World size \((?P<wanted>\d+)\) is larger than the number of available "
+        r"GPUs \((?P<there>\d+)\) in this node",
+        told_cards,
+    ),
+    rule(
+        "uncut_heads",
+        r"(?:ValueError: |[\w.]{0,80}ValidationError: .{0,200}?)?Total number of attention heads "
+        r"\((?P<heads>\d+)\) must be divisible by tensor parallel size \((?P<size>\d+)\)",
+        told_heads,
+    ),
+    rule(
+        "cards_exchange",
+        r"(?:RuntimeError: |[\w.]{0,60}DistBackendError: )?NCCL error(?: in)?: ?(?P<what>.{1,120})",
+        words(
+            "the cards could not exchange their parts (NCCL: {what})",
+            "look at `sudo dmesg` for Xid and IOMMU lines; NCCL_P2P_DISABLE = 1 in "
+            "server_environment and disable-custom-all-reduce: true in the card go round the "
+            "PCIe path between the cards (docs/several-cards.md)",
+        ),
+        passing=True,
+        follows=frozenset({"gpu_lost", "gpu_fault", "gpu_out_of_memory"}),
     ),
 )
 
@@ -872,6 +901,7 @@ SERVING_RULES = (
 
 RULES: tuple[Rule, ...] = (
     *DRIVER_RULES,
+    *SEVERAL_RULES,
     *TOOLKIT_RULES,
     *WEIGHT_RULES,
     *FLAG_RULES,

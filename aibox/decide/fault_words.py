@@ -312,6 +312,25 @@ def told_backend(groups: Groups, facts: Facts) -> Told:
     )
 
 
+def told_cards(groups: Groups, facts: Facts) -> Told:
+    """A deploy counts the cards before: this one was hidden, or gone, when the server started."""
+    wanted, there = groups["wanted"], groups["there"]
+    return (
+        f"the flags spread the model over {wanted} cards, and CUDA shows {there}",
+        f"look at `nvidia-smi -L` on the box, then deploy; or "
+        f"{facts.about.setting('tensor-parallel-size', there)}",
+    )
+
+
+def told_heads(groups: Groups, facts: Facts) -> Told:
+    heads, size = int(groups["heads"]), groups["size"]
+    fitting = ", ".join(str(one) for one in range(1, 17) if heads % one == 0)
+    return (
+        f"{heads} attention heads can't be cut over {size} cards",
+        facts.about.setting("tensor-parallel-size", f"one of {fitting}"),
+    )
+
+
 def told_context(groups: Groups, facts: Facts) -> Told:
     fits = int(groups["fits"])
     longer = groups.get("longer", "")

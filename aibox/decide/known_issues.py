@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from aibox.decide.spread import Spread, spread_of
+
 Flags = Mapping[str, Any]
 WIDTH = 4  # of the indent of what belongs to a warning
 
@@ -29,7 +31,10 @@ class CardLike(Protocol):
 
 @dataclass(frozen=True)
 class Asked:
-    """What a card and its settings ask of vLLM. hybrid: Gated DeltaNet layers beside attention."""
+    """What a card and its settings ask of vLLM. hybrid: Gated DeltaNet layers beside attention.
+
+    tensor: cards that read each layer together. parts: cards that hold one copy of the model.
+    """
 
     hybrid: bool
     mtp: bool
@@ -37,6 +42,8 @@ class Asked:
     trusted: bool
     backend: str
     kv_cache: str
+    tensor: int = 1
+    parts: int = 1
 
 
 @dataclass(frozen=True)
@@ -113,6 +120,48 @@ KNOWN = (
         ways_out=("nothing to set: do not take a low hit rate of short prompts for a fault",),
         reference="vLLM issues 51250, 45238",
     ),
+    KnownIssue(
+        key="cards_hang",
+        vllm="<0.32",
+        applies=lambda asked: asked.parts > 1,
+        warning=(
+            "two of these cards have hung at their first exchange where an IOMMU or PCIe's access "
+            "control (ACS) stands between them: the server starts and never answers."
+        ),
+        ways_out=(
+            "IOMMU off on the kernel's command line (amd_iommu=off, intel_iommu=off), ACS off in "
+            "the firmware",
+            "disable-custom-all-reduce: true in the model card, and NCCL_P2P_DISABLE = 1 in "
+            "server_environment: slower, by way of the main memory",
+            "leave it: a start that hangs fails its gate, and what served before serves again",
+        ),
+        reference="vLLM issues 33041, 51513; NCCL issue 1999",
+    ),
+    KnownIssue(
+        key="no_own_all_reduce",
+        vllm="<0.32",
+        applies=lambda asked: asked.tensor > 2,
+        warning=(
+            "vLLM's own all-reduce is off over more than two cards without NVLink, and NCCL's "
+            "takes its place: each further card brings less."
+        ),
+        ways_out=("nothing to set; a bench tells whether fewer cards serve as fast",),
+        reference="vLLM issue 56128",
+    ),
+    KnownIssue(
+        key="mtp_over_cards",
+        vllm="<0.32",
+        applies=lambda asked: asked.hybrid and asked.mtp and asked.tensor > 1,
+        warning=(
+            "MTP on a hybrid model over several cards has ended with an illegal memory access "
+            "under load, reported of vLLM up to 0.20 with 5 drafts; nobody has said it is mended."
+        ),
+        ways_out=(
+            "few drafts: num_speculative_tokens 1 or 2",
+            "leave it: the server comes back by itself",
+        ),
+        reference="vLLM issues 37035, 40756",
+    ),
 )
 
 # Families with Gated DeltaNet layers. The first is told by the key of their head in config.json,
@@ -173,6 +222,10 @@ def numbers(version: str) -> tuple[int, ...] | None:
 def asked_of(flags: Flags, card: CardLike) -> Asked:
     speculative = flags.get("speculative-config")
     method = speculative.get("method") if isinstance(speculative, Mapping) else None
+    try:
+        spread = spread_of(flags)
+    except ValueError:  # the settings' own check tells it
+        spread = Spread()
     return Asked(
         hybrid=is_hybrid(card),
         mtp=method is not None and (str(method) == "mtp" or str(method).endswith("_mtp")),
@@ -180,6 +233,8 @@ def asked_of(flags: Flags, card: CardLike) -> Asked:
         trusted=card.prefix_cache_with_mtp == "trust",
         backend=str(flags.get("attention-backend", "")).upper(),
         kv_cache=str(flags.get("kv-cache-dtype", "")),
+        tensor=spread.tensor,
+        parts=spread.parts,
     )
 
 

@@ -15,6 +15,8 @@ SHORT = {
     "tp": "tensor-parallel-size",
     "pp": "pipeline-parallel-size",
     "dp": "data-parallel-size",
+    "dpl": "data-parallel-size-local",
+    "pcp": "prefill-context-parallel-size",
     "q": "quantization",
 }
 

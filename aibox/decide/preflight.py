@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from aibox.decide import driver, driver_refusals, vram
+from aibox.decide import driver, driver_refusals, fitting, vram
 from aibox.decide.driver import DriverWanted
 from aibox.decide.driver_evidence import Evidence
 from aibox.decide.driver_refusals import NvmlAnswer, RepositoryAnswer
@@ -154,6 +154,7 @@ class Wanted:
     reserve_bytes: int  # left free on each filesystem that is written to
     clock: float  # epoch seconds on control when the report arrived
     doors: "tuple[Need, ...]" = ()  # the venvs of the doors that stand and have none yet
+    load: "fitting.Load | None" = None  # on the cards; None: not pinned yet
 
 
 def judge(
@@ -195,10 +196,16 @@ def judge(
             driver.could_stay(evidence, driver_wanted, offered.offers if offered else {}),
         ),
         _power(report, driver_wanted),
+        _weights(report, wanted, evidence, driver_wanted),
         *_repository(report, evidence, driver_wanted, offered),
         *_disk_faults(report, wanted, offered.needed_bytes if offered else 0),
     ]
     return [fault for fault in faults if fault is not None]
+
+
+def gpu_from(text: str) -> Gpu:
+    """The probe's answer to "cards". Raises ValueError for one of another form."""
+    return _gpu(document("cards", text))
 
 
 def serving_now(text: str) -> tuple[PortOwner, ...]:
@@ -445,8 +452,25 @@ def _stopping(owner: PortOwner, verb: str = "disable --now") -> str:
 
 def _power(report: BoxReport, wanted: DriverWanted) -> Refusal | None:
     """As far as a driver is there that tells the bounds; else the driver stage finds it."""
-    card = vram.judge(report.gpu.cards, report.gpu.error, wanted.gpu_uuid)
-    return None if isinstance(card, Refusal) else vram.power_refusal(card, wanted.power_limit_w)
+    cards = vram.judge(report.gpu.cards, report.gpu.error, wanted.cards_wanted)
+    if isinstance(cards, Refusal):
+        return None
+    return vram.power_refusals(cards, wanted.power_limit_w)
+
+
+def _weights(
+    report: BoxReport, wanted: Wanted, evidence: Evidence, driver_wanted: DriverWanted
+) -> Refusal | None:
+    """Before the first byte of them. Without a driver the cards' ids tell their memory."""
+    cards = vram.judge(report.gpu.cards, report.gpu.error, driver_wanted.cards_wanted)
+    if isinstance(cards, Refusal):
+        known = [
+            fitting.MEMORY_OF[card.id] for card in evidence.pci if card.id in fitting.MEMORY_OF
+        ]
+        memory = [] if report.gpu.cards else known
+    else:
+        memory = [card.memory_bytes or 0 for card in cards]
+    return fitting.refusal(wanted.load, memory) if wanted.load else None
 
 
 def _repository(

@@ -71,22 +71,29 @@ def expert_share(config: Mapping[str, Any]) -> float:
 
 
 def line(
-    step: Step, card: str | None, tokens_per_second: float, drafts: int, mean_length: float
+    step: Step,
+    card: str | None,
+    tokens_per_second: float,
+    drafts: int,
+    mean_length: float,
+    tensor: int = 1,
 ) -> str:
     """One line: what a step reads, how fast the card's memory is, and how close the run is.
 
     card: its PCI id. tokens_per_second: of one stream, decoding. mean_length: tokens a step
-    yields, 1 without drafts.
+    yields, 1 without drafts. tensor: cards that read a step together, each its part; pipeline
+    stages read one after the other, and another replica reads for other streams.
     """
     read = step.bytes(drafts)
     if card not in BANDWIDTH:
         which = card or "that is not there"
         return f"{gigabytes(read)} a step; nobody wrote down the bandwidth of a card {which}"
-    most = BANDWIDTH[card] / read
+    most = tensor * BANDWIDTH[card] / read
     steps = tokens_per_second / mean_length
+    times = f"{tensor} × " if tensor > 1 else ""
     return (
-        f"{gigabytes(read)} a step at {BANDWIDTH[card] / 1e9:,.0f} GB/s allow {most:,.1f} steps/s; "
-        f"the run makes {steps:.1f}, {100 * steps / most:.0f} % of that"
+        f"{gigabytes(read)} a step at {times}{BANDWIDTH[card] / 1e9:,.0f} GB/s allow "
+        f"{most:,.1f} steps/s; the run makes {steps:.1f}, {100 * steps / most:.0f} % of that"
     )
 
 

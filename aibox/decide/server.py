@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -47,13 +47,15 @@ class Serving:
 def environment(
     unit: str,
     release: str,
-    gpu_uuid: str | None,
+    gpu_uuids: Sequence[str],
     extra: Mapping[str, str],
     cuda_home: str | None = None,
 ) -> dict[str, str]:
     """The server's environment: nothing phones home, and every cache has a writable place.
 
-    cuda_home: the toolkit that kernels are compiled with; None for a release without CUDA.
+    gpu_uuids: the cards, in the order in which CUDA is to count them; none on a box with one card
+    that nobody named. cuda_home: the toolkit that kernels are compiled with; None for a release
+    without CUDA.
     """
     cache = f"/var/cache/{unit}"
     programs = [f"{release}/bin"] + ([f"{cuda_home}/bin"] if cuda_home else [])
@@ -75,8 +77,8 @@ def environment(
     }
     if cuda_home is not None:
         wanted["CUDA_HOME"] = cuda_home
-    if gpu_uuid is not None:
-        wanted["CUDA_VISIBLE_DEVICES"] = gpu_uuid
+    if gpu_uuids:
+        wanted["CUDA_VISIBLE_DEVICES"] = ",".join(gpu_uuids)
     return {**wanted, **extra}
 
 

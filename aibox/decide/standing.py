@@ -37,10 +37,10 @@ class Facts:
     None when none answers. driver: in words, None without one. counters: since then, None when
     the server does not tell. requests, seconds_per_token: since then, the mean of them all.
     doors: what each answers when it is asked whether it is ready, None for nothing.
-    card_bytes, used_bytes, own_bytes: of the card's memory. proof, proven: the last one, and when
-    it was made. failed: the last try that did not pass, from failed.json. gated: whether what runs
-    is what passed last. measured: whether a benchmark is at work. lent: whether it has the server,
-    with other flags for a while.
+    card_bytes, used_bytes, own_bytes: of the memory of all cards that serve. proof, proven: the
+    last one, and when it was made. failed: the last try that did not pass, from failed.json.
+    gated: whether what runs is what passed last. measured: whether a benchmark is at work. lent:
+    whether it has the server, with other flags for a while.
     """
 
     deployed: Mapping[str, Any]
@@ -54,6 +54,7 @@ class Facts:
     card_bytes: int | None = None
     used_bytes: int | None = None
     own_bytes: int | None = None
+    cards: int = 1
     proof: Mapping[str, Any] | None = None
     proven: float | None = None
     failed: Mapping[str, Any] | None = None
@@ -112,6 +113,7 @@ def as_json(facts: Facts) -> dict[str, Any]:
             "total": facts.card_bytes,
             "used": facts.used_bytes,
             "own": facts.own_bytes,
+            "cards": facts.cards,
         },
         "model": facts.gate.model if facts.gate else facts.deployed["server"]["model"],
         "port": facts.deployed["server"]["port"],
@@ -188,7 +190,8 @@ def memory_of(facts: Facts) -> str:
     if facts.card_bytes is None or facts.used_bytes is None:
         return "the card does not tell"
     own = "" if facts.own_bytes is None else f", {facts.own_bytes / GIB:.1f} by the server"
-    return f"{facts.used_bytes / GIB:.1f} of {facts.card_bytes / GIB:.1f} GiB used{own}"
+    over = f" on {facts.cards} cards" if facts.cards > 1 else ""
+    return f"{facts.used_bytes / GIB:.1f} of {facts.card_bytes / GIB:.1f} GiB used{over}{own}"
 
 
 def failed_of(facts: Facts) -> Rows:

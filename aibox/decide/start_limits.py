@@ -86,20 +86,28 @@ class Memory:
 
 
 @dataclass(frozen=True)
+class Room:
+    """What is on a card that serves. memory: None where the card does not say."""
+
+    uuid: str
+    memory: Memory | None
+    holders: tuple[Holder, ...] = ()
+
+
+@dataclass(frozen=True)
 class GpuState:
     """What the driver answers now.
 
     library: whether there is an NVML. error: its words when it does not answer, mismatch: whether
-    they are of two versions. uuids: the cards there are. memory: None where the card is not there
-    or does not say. closed: device nodes that may not be opened, missing: that are not there.
+    they are of two versions. uuids: the cards there are. rooms: of those that serve, empty where
+    one is not there. closed: device nodes that may not be opened, missing: that are not there.
     """
 
     library: bool
     error: str | None = None
     mismatch: bool = False
     uuids: tuple[str, ...] = ()
-    memory: Memory | None = None
-    holders: tuple[Holder, ...] = ()
+    rooms: tuple[Room, ...] = ()
     missing: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
 
@@ -114,19 +122,21 @@ class Blocked:
     about: str
 
 
-def blocked(state: GpuState, uuid: str | None, utilization: float) -> Blocked | None:
-    """What stands between a server and its card; None when it can start.
+def blocked(state: GpuState, uuids: Sequence[str], utilization: float) -> Blocked | None:
+    """What stands between a server and its cards; None when it can start.
 
-    uuid: the card that serves, None for the first. utilization: the share of the card's memory
+    uuids: the cards that serve, none for the first. utilization: the share of each card's memory
     that vLLM asks for, 0 to 1.
     """
+    several = len(state.rooms) > 1
+    full = (no_room(room, utilization, named=several) for room in state.rooms)
     return (
         no_library(state.library)
         or no_node(state.missing)
         or closed_to_us(state.closed)
         or no_driver(state.error, state.mismatch)
-        or no_card(state.uuids, uuid)
-        or no_room(state.memory, state.holders, utilization)
+        or no_card(state.uuids, uuids)
+        or next(filter(None, full), None)
     )
 
 
@@ -161,12 +171,15 @@ def no_driver(error: str | None, mismatch: bool) -> Blocked | None:
     return Blocked(Refusal(found, DRIVER, remedy), passing=not mismatch, about=found)
 
 
-def no_card(uuids: Sequence[str], uuid: str | None) -> Blocked | None:
-    if uuids and uuid in (None, *uuids):
+def no_card(there_are: Sequence[str], wanted: Sequence[str]) -> Blocked | None:
+    known = [uuid.lower() for uuid in there_are]
+    missing = [uuid for uuid in wanted if uuid.lower() not in known]
+    if there_are and not missing:
         return None
-    there = f"the driver shows {', '.join(uuids) or 'no card'}"
+    there = f"the driver shows {', '.join(there_are) or 'no card'}"
     remedy = "look at `nvidia-smi -L` and `sudo dmesg | grep NVRM`; gpu_uuid names the card"
-    refusal = Refusal(there, f"the card {uuid or 'that serves'}", remedy)
+    named = ", ".join(missing) or "that serves"
+    refusal = Refusal(there, f"the card{'s' if len(missing) > 1 else ''} {named}", remedy)
     return Blocked(refusal, passing=True, about=there)
 
 
@@ -180,18 +193,20 @@ def no_node(missing: Sequence[str]) -> Blocked | None:
     return Blocked(refusal, passing=False, about=found)
 
 
-def no_room(memory: Memory | None, holders: Sequence[Holder], utilization: float) -> Blocked | None:
+def no_room(room: Room, utilization: float, *, named: bool = False) -> Blocked | None:
     """vLLM asks for a share of what CUDA shows as total, and that is without the reserved part."""
+    memory, holders = room.memory, room.holders
     if memory is None:
         return None
     needed = math.ceil((memory.total - memory.reserved) * utilization)
     if memory.free >= needed:
         return None
     held = "; ".join(map(in_words, holders)) or "no process that NVML names"
-    found = f"{gibibytes(memory.free)} of the card are free; held by {held}"
+    which = f"card {room.uuid}" if named else "the card"
+    found = f"{gibibytes(memory.free)} of {which} are free; held by {held}"
     expected = f"{gibibytes(needed)} free, for gpu-memory-utilization {utilization:g}"
     remedy = "end what holds the memory, or lower gpu-memory-utilization in the model card"
-    about = "held by " + ", ".join(str(holder.pid) for holder in holders)
+    about = f"{which} held by " + ", ".join(str(holder.pid) for holder in holders)
     return Blocked(Refusal(found, expected, remedy), passing=True, about=about)
 
 

@@ -1,4 +1,4 @@
-"""Is there one card that holds the model: 96 GB, of the right make, whole?"""
+"""Are the cards there that hold the model: 96 GB each, of the right make, whole?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from aibox.decide.figures import GB, gibibytes, gigabytes_and_mebibytes
 from aibox.decide.refusal import Refusal
 from aibox.decide.report import Part, document
+from aibox.decide.spread import Choice
 
 # The "96 GB" card reports 97887 MiB, which is 95.59 GiB: the rule counts decimal gigabytes.
 MEMORY_FLOOR_BYTES = 96 * GB
@@ -123,11 +124,11 @@ def _cuda(part: Part | None) -> Cuda | None:
 
 
 def judge(
-    cards: Sequence[Card], driver_error: str | None, wanted_uuid: str | None
-) -> Card | Refusal:
-    """The card the server gets, or why there is none.
+    cards: Sequence[Card], driver_error: str | None, wanted: Choice
+) -> tuple[Card, ...] | Refusal:
+    """The cards the server gets, each fit for it, or why there are none.
 
-    driver_error is NVML's own text when it could not be asked; wanted_uuid the setting gpu_uuid.
+    driver_error is NVML's own text when it could not be asked.
     """
     if driver_error is not None:
         return _driver_refusal(driver_error)
@@ -137,11 +138,13 @@ def judge(
             EXPECTED,
             "look for the card with `lspci -d 10de:` and for its fault with `dmesg | grep NVRM`",
         )
-    if wanted_uuid is not None:
-        return _judge_wanted(cards, wanted_uuid)
+    if wanted.uuids:
+        return _judge_named(cards, wanted.uuids)
+    if wanted.count > 1:
+        return _several(cards, wanted)
     if len(cards) > 1:
         return _choose_one(cards)
-    return _judge_one(cards[0])
+    return _unfit(cards[0]) or (cards[0],)
 
 
 def shown(card: Card) -> str:
@@ -180,10 +183,10 @@ def _lacks(card: Card) -> list[str]:
     return lacks
 
 
-def _judge_one(card: Card) -> Card | Refusal:
+def _unfit(card: Card) -> Refusal | None:
     lacks = _lacks(card)
     if not lacks:
-        return card
+        return None
     if lacks == ["MIG enabled"]:
         remedy = f"switch MIG off with `nvidia-smi -i {card.index} -mig 0` and reboot the box"
     elif card.memory_bytes is None or card.capability is None:
@@ -193,15 +196,72 @@ def _judge_one(card: Card) -> Card | Refusal:
     return Refusal(f"{shown(card)}: {', '.join(lacks)}", EXPECTED, remedy)
 
 
-def _judge_wanted(cards: Sequence[Card], wanted_uuid: str) -> Card | Refusal:
-    for card in cards:
-        if card.uuid.lower() == wanted_uuid.lower():
-            return _judge_one(card)
+def _judge_named(cards: Sequence[Card], uuids: Sequence[str]) -> tuple[Card, ...] | Refusal:
+    there = {card.uuid.lower(): card for card in cards}
+    missing = [uuid for uuid in uuids if uuid.lower() not in there]
+    if missing:
+        several = "cards" if len(missing) > 1 else "card"
+        return Refusal(
+            "; ".join(shown(card) for card in cards),
+            f"the {several} that gpu_uuid names, {', '.join(missing)}",
+            "set gpu_uuid to one of the cards found (`nvidia-smi -L` lists them)"
+            if len(uuids) == 1
+            else f"set gpu_uuid to {len(uuids)} of the cards found (`nvidia-smi -L` lists them), "
+            "or mend what hides a card (`dmesg | grep NVRM`)",
+        )
+    named = tuple(there[uuid.lower()] for uuid in uuids)
+    return together([fault for card in named if (fault := _unfit(card))]) or named
+
+
+def _several(cards: Sequence[Card], wanted: Choice) -> tuple[Card, ...] | Refusal:
+    """Where exactly as many fit as are wanted there is no choice to make."""
+    fitting = tuple(card for card in cards if not _lacks(card))
+    if len(fitting) == wanted.count:
+        return fitting
+    found = f"{counted(len(cards))}: " + "; ".join(_shown_with_lacks(card) for card in cards)
+    if len(fitting) > wanted.count:
+        names = ", ".join(f'"{card.uuid}"' for card in fitting[: wanted.count])
+        return Refusal(
+            found,
+            f"{wanted.count} cards ({wanted.why}), or gpu_uuid naming the {wanted.count} that "
+            "serve",
+            f"set gpu_uuid = [{names}], or others of those that fit",
+        )
     return Refusal(
-        "; ".join(shown(card) for card in cards),
-        f"the card that gpu_uuid names, {wanted_uuid}",
-        "set gpu_uuid to one of the cards found (`nvidia-smi -L` lists them)",
+        found,
+        f"{wanted.count} cards ({wanted.why}), each {EXPECTED.removeprefix('a card ')}",
+        fewer_remedy(len(fitting)),
     )
+
+
+def too_few(wanted: Choice, found: int, words: str) -> Refusal | None:
+    """Before there is a driver: whether the bus shows enough cards. words: what it shows."""
+    named = len(wanted.uuids) or wanted.count
+    if found >= named:
+        return None
+    return Refusal(words, f"{named} cards ({wanted.why})", fewer_remedy(found))
+
+
+def fewer_remedy(fitting: int) -> str:
+    if fitting == 0:
+        return "use a box with an RTX PRO 6000 Blackwell (96 GB); none of these cards can serve"
+    return (
+        "put more such cards into the box, or take the parallel sizes down to what is there: the "
+        f'card\'s, or with `serve`, such as {{"tensor-parallel-size": {fitting}}}'
+    )
+
+
+def counted(cards: int) -> str:
+    return "1 card" if cards == 1 else f"{cards} cards"
+
+
+def together(faults: Sequence[Refusal]) -> Refusal | None:
+    """Of several cards, one answer."""
+    if not faults:
+        return None
+    parts = [(one.found, one.expected, one.remedy) for one in faults]
+    found, expected, remedy = ("; ".join(dict.fromkeys(part)) for part in zip(*parts, strict=True))
+    return Refusal(found, expected, remedy)
 
 
 def _choose_one(cards: Sequence[Card]) -> Refusal:
@@ -275,6 +335,12 @@ def _hmm_remedy(uvm_disable_hmm: bool) -> str:
 # --- free memory and power ---------------------------------------------------------------------
 
 
+def memory_refusals(cards: Sequence[Card], utilization: float, serving: bool) -> Refusal | None:
+    """memory_refusal of each card, in one answer."""
+    faults = [memory_refusal(card, utilization, serving) for card in cards]
+    return together([fault for fault in faults if fault])
+
+
 def memory_refusal(card: Card, utilization: float, serving: bool) -> Refusal | None:
     """Whether the card has room for the server. utilization: the share of the whole memory that
     it takes; serving: our own server is not stopped, and then nothing is judged."""
@@ -301,6 +367,12 @@ def memory_refusal(card: Card, utilization: float, serving: bool) -> Refusal | N
 def _holder(one: Holder) -> str:
     used = "an unknown amount" if one.used_bytes is None else gibibytes(one.used_bytes)
     return f"{one.name} (pid {one.pid}) with {used}"
+
+
+def power_refusals(cards: Sequence[Card], limit_w: int | None) -> Refusal | None:
+    """power_refusal of each card, in one answer."""
+    faults = [power_refusal(card, limit_w) for card in cards]
+    return together([fault for fault in faults if fault])
 
 
 def power_refusal(card: Card, limit_w: int | None) -> Refusal | None:

@@ -29,6 +29,11 @@ class WeightsLock:
         """What the files take on the disk."""
         return sum(file.size for file in self.files.values())
 
+    @property
+    def loaded_bytes(self) -> int:
+        """What of them is read as weights, as far as the names tell."""
+        return sum(file.size for path, file in self.files.items() if is_loaded(path))
+
     @classmethod
     def parse(cls, text: str) -> "WeightsLock":
         """The lock's JSON. Raises ValueError that names the key and what stands there."""
@@ -106,6 +111,11 @@ class WeightsPlan:
     def strays(self) -> tuple[str, ...]:
         """Weights that the lock does not know: vLLM might load them with the others."""
         return tuple(path for path in self.foreign if is_stray(path))
+
+
+def is_loaded(path: str) -> bool:
+    """Whether vLLM reads a file as weights. Some repositories hold them a second time."""
+    return is_stray(path) and not path.startswith("consolidated")
 
 
 def is_stray(path: str) -> bool:

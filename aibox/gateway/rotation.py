@@ -315,7 +315,7 @@ class Gauges:
 def given_up_when_silent() -> None:
     """LiteLLM's connections end when a box confirms nothing any more, as one without power.
 
-    LiteLLM's own setting for it (AIOHTTP_SO_KEEPALIVE) sees that only between two requests.
+    LiteLLM's own setting for it (AIOHTTP_SO_KEEPALIVE) leaves out a question that never arrived.
     """
     from litellm.llms.custom_httpx import http_handler  # noqa: PLC0415
 

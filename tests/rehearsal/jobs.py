@@ -78,13 +78,13 @@ class Running:
 
 
 @contextmanager
-def deploying(box: Box, data: HostData) -> Iterator[Running]:
-    """Start a deploy; what still runs of it at the end is killed."""
+def deploying(box: Box, data: HostData, *words: str, entry: str = "deploy.py") -> Iterator[Running]:
+    """Start a deploy, or another entry; what still runs of it at the end is killed."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         with log.open("w") as stream:
             process = subprocess.Popen(
-                command_line("-y"),
+                command_line("-y", *words, entry=entry),
                 cwd=CHECKOUT,
                 env=environment({box: data}, Path(folder)),
                 stdin=subprocess.DEVNULL,

@@ -258,6 +258,7 @@ def seed(box: Box) -> str | None:
     return words[words.index("--seed") + 1] if "--seed" in words else None
 
 
+@pytest.mark.long
 def test_drop_ins_go_with_his_unit_and_come_back_with_it(box: Box, ours: Spec) -> None:
     before = stands(box, his_unit(), WITH_DROP_INS)
     listed = box.run(f"cd {DROP_INS} && stat -c '%n %a %U:%G %Y' * && cat *").stdout
@@ -271,6 +272,7 @@ def test_drop_ins_go_with_his_unit_and_come_back_with_it(box: Box, ours: Spec) -
     adopts(box, ours)
 
 
+@pytest.mark.long
 def test_where_ours_fails_his_unit_serves_again_by_itself(box: Box, ours: Spec) -> None:
     before = stands(box, his_unit(), WITH_DROP_INS)
     script(box, only="--seed 1", fail={"lines": ["ValueError: not today"]})

@@ -30,6 +30,7 @@ from tests.rehearsal.candidates import (
     until_it_answers,
 )
 from tests.rehearsal.emulation.hub import Hub
+from tests.rehearsal.machine import CHECKOUT
 from tests.rehearsal.provision import HostData, standin
 
 LENT = "/run/aibox/lent.json"
@@ -127,6 +128,38 @@ def test_a_killed_benchmark_gives_the_server_back(box: Box, good: Spec) -> None:
     jobs.until(lambda: not box.run(f"ls {LENT}", check=False).stdout, "nobody took it back", 30)
     until_it_answers(box)
     assert process_of(box) != before
+    assert_as_before(box, good, history)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cut", ["control is killed", "ssh is cut"])
+def test_whoever_was_cut_off_types_the_same_again_and_gets_the_report(
+    box: Box, data: HostData, good: Spec, cut: str
+) -> None:
+    """The job goes on while nobody looks; the second command follows it, and starts none."""
+    history = history_of(box)
+    words = [word for name, text in ONE_OTHER.items() for word in ("--data", f"{name}={text}")]
+    script(box, step_s=0.5)
+    with jobs.deploying(box, data, *words, entry="tasks/bench.py") as running:
+        jobs.until(lambda: not drafts(box), "no server without drafts came", 90)
+        if cut == "ssh is cut":
+            box.run("pkill -f '^sshd: admin'")
+            ended = running.ended()
+            assert (ended.code, "no longer answers" in ended.said) == (1, True), ended.said
+        else:
+            running.process.kill()
+            running.process.wait()
+    assert box.run(f"ls {LENT}", check=False).stdout, "the server is still lent"
+    job = box.run("systemctl show aibox-bench -p InvocationID --value").stdout
+    with jobs.deploying(box, data, *words, entry="tasks/bench.py") as running:
+        jobs.until(lambda: "already under way on the box" in running.said(), "it is followed")
+        assert box.run("systemctl show aibox-bench -p InvocationID --value").stdout == job
+        script(box)
+        ended = running.ended()
+    assert ended.code == 0, ended.said
+    assert "reports/" in ended.said
+    for path in (CHECKOUT / "reports").glob("*-bench-*"):
+        path.unlink()
     assert_as_before(box, good, history)
 
 

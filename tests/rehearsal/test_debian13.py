@@ -6,11 +6,14 @@ import pytest
 
 from aibox.decide.doors import DOORS, MASTER_KEY
 from aibox.decide.firewall import TABLE
+from aibox.decide.monitoring import GPU_EXPORTER
+from aibox.decide.watcher import SCRAPES
 from tests.rehearsal.box import Box
 from tests.rehearsal.conftest import RealStarts
 from tests.rehearsal.emulation.hub import Hub
 from tests.rehearsal.provision import deploy, download_caches, production, standin
-from tests.rehearsal.test_doors import BODY, ask, bearer, exposure, is_up
+from tests.rehearsal.test_doors import BODY, ask, bearer, deployed, exposure, is_up, planned
+from tests.rehearsal.test_monitoring import at_home, got, up
 
 pytestmark = pytest.mark.long
 
@@ -48,6 +51,22 @@ def test_both_doors_and_their_firewall_stand_there(hub: Hub) -> None:
         box.until(lambda: is_up(box, bearer(key)), 300)
         assert box.run(f"nft -s list table {TABLE}").stdout == rules
         assert deploy({box: data}, "--dry", "--json").planned == []
+
+
+def test_it_watches_itself_there(hub: Hub) -> None:
+    """Prometheus of another Debian takes our files, and sees every part of the box."""
+    with Box.up("debian13-monitor", suite="trixie", binds=download_caches(), owned=True) as box:
+        data = {**standin(hub.url), "stream": True, "monitoring": None, "_monitor": "too"}
+        deployed(box, data)
+        parts = {f"aibox-{one}" for one in ("vllm", "stream", "node", "gpu")}
+        box.until(lambda: up(box) == dict.fromkeys(parts, "up"), 90)
+        box.run(f"promtool check config {SCRAPES}")
+        assert exposure(box, GPU_EXPORTER.unit) <= 2.0
+        assert planned(box, data) == []
+        box.reboot()
+        box.until(lambda: "is Ready" in got(box, at_home(9090, "/-/ready")), 300)
+        box.until(lambda: up(box) == dict.fromkeys(parts, "up"), 300)
+        assert planned(box, data) == []
 
 
 def test_the_production_lock_serves_with_mtp(hub: Hub, real_starts: RealStarts) -> None:

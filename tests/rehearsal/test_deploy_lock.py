@@ -65,6 +65,7 @@ def test_a_second_deploy_names_the_first_and_changes_nothing(box: Box, hub: Hub)
     assert "--max-num-seqs 3" in state_of(box)
 
 
+@pytest.mark.long
 def test_it_is_held_where_sudo_wants_a_password(box: Box, hub: Hub, tmp_path: Path) -> None:
     box.run("echo admin:let-me-in | chpasswd")
     box.run("echo 'admin ALL=(ALL) ALL' > /etc/sudoers.d/admin")

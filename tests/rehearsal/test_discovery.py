@@ -136,6 +136,7 @@ def test_its_plan_replaces_his_unit_and_fetches_no_weights(looked: Deploy) -> No
     assert "measured" not in plan
 
 
+@pytest.mark.long
 def test_what_is_drafted_and_accepted_since_the_start_is_told(seed: Box, hub: Hub) -> None:
     flag = """--speculative-config '{"method":"mtp","num_speculative_tokens":2}'"""
     with his_unit_changed(seed, f"s/--max-num-seqs 512/--max-num-seqs 8 {flag}/"):
@@ -169,6 +170,7 @@ def test_a_vllm_by_hand_is_shown_with_what_clients_would_lose_and_no_secret(
     assert "clients need an API key" in page
 
 
+@pytest.mark.long
 def test_his_server_on_another_port_is_not_rebooted_away(seed: Box, hub: Hub) -> None:
     seed.run(["sed", "-i.kept", "s/--port 8000/--port 9000/", INSTALLED])
     try:
@@ -217,6 +219,7 @@ def one_line(page: str) -> str:
     return " ".join(page.split())
 
 
+@pytest.mark.long
 def test_a_refused_card_is_shown_first(seed: Box, hub: Hub) -> None:
     gpu.write_state(seed.root, gpu.CARDS["h200"])
     try:
@@ -230,6 +233,7 @@ def test_a_refused_card_is_shown_first(seed: Box, hub: Hub) -> None:
     assert PLAN not in ended.log
 
 
+@pytest.mark.long
 def test_without_a_lock_and_a_token_the_page_is_shown_all_the_same(
     seed: Box, hub: Hub, tmp_path: Path
 ) -> None:
@@ -244,6 +248,7 @@ def test_without_a_lock_and_a_token_the_page_is_shown_all_the_same(
     assert "a deploy takes over by sum what it finds of rehearsal/tiny-qwen3.5-mtp" in page, page
 
 
+@pytest.mark.long
 def test_a_bare_box_is_told_of_its_reboot_and_of_its_download(make_box: MakeBox, hub: Hub) -> None:
     box = make_box("look-bare-box", "bare")
     logged_in_once(box)

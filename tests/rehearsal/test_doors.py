@@ -102,6 +102,7 @@ def exposure(box: Box, unit: str) -> float:
 # --- the filter alone ----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_stranger_keeps_a_door_out_and_is_named(box: Box, data: HostData) -> None:
     """The other door stands all the same; one that was asked for is refused."""
     box.run(STRANGER.format(port=4001))
@@ -174,6 +175,7 @@ def test_a_filter_that_fails_its_gate_makes_way_for_the_one_before(
     box: Box, data: HostData
 ) -> None:
     """An address that is not this box's: it can't listen there."""
+    deployed(box, data)
     before = box.run(f"cat {STREAM_CONFIG}").stdout
     ended = deploy({box: {**data, "doors_address": "203.0.113.7"}}, "-y")
     assert ended.code == 1, ended.said

@@ -78,6 +78,7 @@ def fresh(layers: Callable[[str], str | None]) -> Iterator[Box]:
         yield box
 
 
+@pytest.mark.long
 def test_a_box_without_a_driver_serves_after_one_run_with_one_reboot(fresh: Box, hub: Hub) -> None:
     with reboots(fresh, 1):
         ended = run_well(fresh, hub, reboot_while_serving=False)
@@ -91,6 +92,7 @@ def test_a_box_without_a_driver_serves_after_one_run_with_one_reboot(fresh: Box,
     assert "Success" not in again.log.split("--> Results")[0], again.log
 
 
+@pytest.mark.long
 def test_dkms_stays_the_distributions_own(fresh: Box) -> None:
     offered = fresh.run("apt-cache madison dkms").stdout
     assert "1:3.3.0-1" in offered  # NVIDIA's, newer
@@ -98,6 +100,7 @@ def test_dkms_stays_the_distributions_own(fresh: Box) -> None:
     assert version in offered and not version.startswith("1:"), version
 
 
+@pytest.mark.long
 def test_unattended_upgrades_pass_the_driver_over(fresh: Box) -> None:
     listed = fresh.run("apt-config dump Unattended-Upgrade::Package-Blacklist").stdout
     assert '"nvidia-"' in listed and '"libnvidia-"' in listed and '"libcuda1"' in listed

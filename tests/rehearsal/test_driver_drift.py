@@ -244,6 +244,7 @@ MENDED_TOGETHER = (
 )
 
 
+@pytest.mark.long
 def test_a_deploy_mends_it_and_a_new_power_limit_holds_at_once(box: Box, hub: Hub) -> None:
     for name in MENDED_TOGETHER:
         box.run(KINDS[name].deed)

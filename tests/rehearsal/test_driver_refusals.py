@@ -252,6 +252,7 @@ def run_well(box: Box, hub: Hub, **data: object) -> None:
     assert refusals_in(ended) == [], ended.said
 
 
+@pytest.mark.long
 def test_a_server_that_answers_is_not_rebooted_unless_allowed(serving: Box, hub: Hub) -> None:
     data = {**standin(hub.url), "driver_version": "595.71.05"}
     said = run_refused(serving, data)
@@ -281,6 +282,7 @@ def test_mixed_flavours_are_refused_until_one_is_purged(serving: Box, hub: Hub) 
     run_planned(serving, standin(hub.url))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("watts", [pytest.param(100, marks=pytest.mark.long), 700])
 def test_a_power_limit_beyond_what_the_card_allows_is_refused(
     serving: Box, hub: Hub, watts: int
@@ -304,6 +306,7 @@ def test_cuda_that_waits_for_a_fabric_is_refused(serving: Box, hub: Hub) -> None
     run_well(serving, hub)
 
 
+@pytest.mark.long
 def test_memory_that_another_process_holds_is_refused_with_its_name(serving: Box, hub: Hub) -> None:
     serving.run("systemctl stop vllm-coder")
     gpu.write_state(serving.root, gpu.CARDS["busy"])

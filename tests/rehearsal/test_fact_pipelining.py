@@ -346,6 +346,7 @@ def test_where_a_batch_fails_facts_are_plain(runs: Runs, serving: Box, obstacle:
     assert ended.counts["plain_facts"] > 10, ended.counts
 
 
+@pytest.mark.long
 def test_a_noexec_folder_is_enough(runs: Runs, serving: Box) -> None:
     serving.run("mount -o remount,noexec /dev/shm && mount -t tmpfs -o noexec none /tmp")
     assert runs.plan(serving).counts["commands"] == 1

@@ -135,6 +135,7 @@ def test_what_nobody_reads_pins_nothing(control: Control, box: Box, words: list[
     assert not (control.project / LOCK).exists()
 
 
+@pytest.mark.long
 def test_whoever_declines_the_plan_has_pinned_nothing(control: Control, box: Box) -> None:
     ssh_config(control, box, "ai-box", "admin")
     (control.project / LOCK).unlink()
@@ -163,7 +164,9 @@ def test_a_hub_that_wants_a_token_says_where_it_goes(control: Control, box: Box,
     assert "open-sesame" not in done.stderr
 
 
-@pytest.mark.parametrize("shell", ["/usr/bin/fish", "/bin/dash"])
+@pytest.mark.parametrize(
+    "shell", ["/usr/bin/fish", pytest.param("/bin/dash", marks=pytest.mark.long)]
+)
 def test_any_login_shell_will_do(control: Control, box: Box, shell: str) -> None:
     ssh_config(control, box, "ai-box", "admin")
     box.run(f"usermod -s {shell} admin")
@@ -187,7 +190,7 @@ def test_a_shell_that_greets_is_told_to_be_silent(control: Control, box: Box) ->
     assert "only where the shell is interactive" in done.stderr
 
 
-@pytest.mark.parametrize("locale", ["C", "tr_TR.UTF-8"])
+@pytest.mark.parametrize("locale", ["C", pytest.param("tr_TR.UTF-8", marks=pytest.mark.long)])
 def test_any_locale_here_will_do(control: Control, box: Box, locale: str) -> None:
     ssh_config(control, box, "ai-box", "root")
     done = control.run(*LITERAL, "--dry", LC_ALL=locale, LANG=locale, LANGUAGE="de:tr")
@@ -195,6 +198,7 @@ def test_any_locale_here_will_do(control: Control, box: Box, locale: str) -> Non
     assert "Server | vllm-coder.service runs what the card says" in done.stderr
 
 
+@pytest.mark.long
 def test_a_box_by_its_address(control: Control, box: Box) -> None:
     ssh_config(control, box, box.address, "admin")
     inventory = control.project / "inventory"
@@ -204,6 +208,7 @@ def test_a_box_by_its_address(control: Control, box: Box) -> None:
     assert f"[{box.address}]" in done.stderr
 
 
+@pytest.mark.long
 def test_a_box_that_ssh_has_never_seen_is_remembered(control: Control, box: Box) -> None:
     ssh_config(control, box, "ai-box", "admin")
     known = control.home / ".ssh/known_hosts"

@@ -185,7 +185,7 @@ def test_the_sdks_have_their_turns_through_both_doors(box: Box, key: str, port: 
     assert (told["errors"], bool(told["reasoning"] or told["text"])) == ([], True), told
 
 
-@BOTH_DOORS
+@pytest.mark.parametrize("port", [4000, pytest.param(4001, marks=pytest.mark.long)])
 def test_opencode_runs_a_turn_through_both_doors(box: Box, key: str, port: int) -> None:
     """With the configuration that `aibox clients` prints."""
     url = f"http://{box.address}:{port}"

@@ -22,6 +22,8 @@ from tests.rehearsal.provision import deploy, standin
 UNIT = "/etc/systemd/system/vllm-coder.service"
 APT = "/etc/apt/apt.conf.d/90aibox"
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def boxes(layers: Callable[[str], str | None], hub: Hub) -> Iterator[tuple[Box, Box]]:

@@ -113,9 +113,19 @@ def test_a_changed_box_is_not_called_untouched(box: Box, deed: str, undone: str,
 @pytest.mark.parametrize(
     ("card", "found", "lacks"),
     [
-        ("6000d", ("RTX PRO 6000D", "84.0 GB (80110 MiB)"), "too little memory"),
+        pytest.param(
+            "6000d",
+            ("RTX PRO 6000D", "84.0 GB (80110 MiB)"),
+            "too little memory",
+            marks=pytest.mark.long,
+        ),
         ("rtx5090", ("GeForce RTX 5090", "34.2 GB (32607 MiB)"), "too little memory"),
-        ("h100-nvl", ("H100 NVL", "100.5 GB (95830 MiB)", "9.0"), "another GPU architecture"),
+        pytest.param(
+            "h100-nvl",
+            ("H100 NVL", "100.5 GB (95830 MiB)", "9.0"),
+            "another GPU architecture",
+            marks=pytest.mark.long,
+        ),
         ("h200", ("H200", "150.8 GB (143771 MiB)", "9.0"), "another GPU architecture"),
     ],
 )
@@ -134,8 +144,18 @@ def test_a_card_that_cannot_hold_the_model_is_refused(
     ("card", "found", "do"),
     [
         ("no-gpu", "no NVIDIA card on the PCI bus", "lspci -d 10de:"),
-        ("memory-not-supported", "memory not reported (not supported)", "nvidia-smi -q"),
-        ("capability-not-supported", "compute capability not reported", "nvidia-smi -q"),
+        pytest.param(
+            "memory-not-supported",
+            "memory not reported (not supported)",
+            "nvidia-smi -q",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "capability-not-supported",
+            "compute capability not reported",
+            "nvidia-smi -q",
+            marks=pytest.mark.long,
+        ),
         ("mig-enabled", "102.6 GB (97887 MiB), compute capability 12.0: MIG enabled", "-mig 0"),
     ],
 )
@@ -149,7 +169,10 @@ def test_a_card_that_does_not_say_enough_is_refused(
     assert do in said.do
 
 
-@pytest.mark.parametrize(("card", "mig"), [("workstation", None), ("server", "disabled")])
+@pytest.mark.parametrize(
+    ("card", "mig"),
+    [("workstation", None), pytest.param("server", "disabled", marks=pytest.mark.long)],
+)
 def test_the_96_gb_card_passes_with_mig_unknown_or_off(
     box: Box, accepted: Callable[..., object], card: str, mig: str | None
 ) -> None:
@@ -171,6 +194,7 @@ def test_two_cards_need_a_word_which_one_serves(
     accepted(gpu_uuid=FIRST_UUID)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("uuid", "words"),
     [
@@ -191,6 +215,7 @@ def test_the_wrong_one_of_two_cards_is_refused(
 # --- drivers: what is wrong with them the driver stage mends, if there is a card to drive --------
 
 
+@pytest.mark.long
 def test_a_driver_without_its_library_is_no_refusal(
     box: Box, accepted: Callable[..., object]
 ) -> None:
@@ -198,6 +223,7 @@ def test_a_driver_without_its_library_is_no_refusal(
         accepted()
 
 
+@pytest.mark.long
 def test_a_driver_upgraded_under_its_module_is_no_refusal(
     box: Box, accepted: Callable[..., object]
 ) -> None:
@@ -205,6 +231,7 @@ def test_a_driver_upgraded_under_its_module_is_no_refusal(
     accepted()
 
 
+@pytest.mark.long
 def test_a_loaded_driver_that_does_not_answer_is_refused_in_its_own_words(
     box: Box, refused: Callable[..., Said]
 ) -> None:
@@ -233,6 +260,7 @@ def test_a_taken_port_names_who_has_it(
     accepted()
 
 
+@pytest.mark.long
 def test_a_login_is_not_made_the_servers_user(
     refused: Callable[..., Said], accepted: Callable[..., object]
 ) -> None:
@@ -272,6 +300,7 @@ def test_a_login_without_sudo_rights_is_refused(refused: Callable[..., Said]) ->
     assert "usermod -aG sudo" in said.do
 
 
+@pytest.mark.long
 def test_a_box_without_sudo_is_refused_but_root_needs_none(
     box: Box, refused: Callable[..., Said], accepted: Callable[..., object]
 ) -> None:
@@ -300,6 +329,7 @@ def test_a_python_without_a_lock_is_refused(refused: Callable[..., Said], tmp_pa
     assert f"vllm-{STANDIN_VERSION}-py311.txt" in said.do
 
 
+@pytest.mark.long
 def test_half_configured_packages_are_finished_by_the_run(box: Box, hub: Hub) -> None:
     script = "/^Package: less$/,/^$/s/^Status: .*/Status: install ok half-configured/"
     with edited(box, "/var/lib/dpkg/status", script):

@@ -122,6 +122,7 @@ def test_a_lock_with_one_wrong_digit_builds_nothing(
     run_well(box, hub)
 
 
+@pytest.mark.long
 def test_weights_that_arrive_damaged_are_not_used_and_fetched_anew(box: Box, hub: Hub) -> None:
     box.run(f"rm -rf {MODEL}")
     hub.ctl(corrupt=True, only=f"*{TENSORS}")
@@ -141,6 +142,7 @@ def test_weights_that_arrive_damaged_are_not_used_and_fetched_anew(box: Box, hub
 # --- disks that fill in the middle --------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_disk_that_fills_under_the_weights_is_named_and_the_download_goes_on(
     box: Box, hub: Hub
 ) -> None:

@@ -107,6 +107,7 @@ def failed_in_words(ended: Deploy, found: str) -> None:
     assert "Traceback" not in ended.said
 
 
+@pytest.mark.long
 def test_a_release_without_its_record_is_built_again(box: Box, hub: Hub) -> None:
     data = standin(hub.url)
     before, folder = invocation(box), jobs.wanted(data).release_folder
@@ -138,6 +139,7 @@ def test_a_release_killed_half_way_is_absent_and_built_by_the_next_run(
     box.run(f"test -e {old}/release.json")  # the way back
 
 
+@pytest.mark.long
 def test_a_job_goes_on_without_its_control_and_is_followed_by_the_next(
     box: Box, slow_wheel: Hub, next_lock: Callable[[], Data]
 ) -> None:

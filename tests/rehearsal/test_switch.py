@@ -218,7 +218,13 @@ FAILS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("what", FAILS)
+SHORT = ("a crash at start", "an engine that dies at the first request", "no accepted drafts")
+
+
+@pytest.mark.parametrize(
+    "what",
+    [what if what in SHORT else pytest.param(what, marks=pytest.mark.long) for what in FAILS],
+)
 def test_a_candidate_that_fails_is_taken_back(box: Box, good: Spec, other: Spec, what: str) -> None:
     wanted, words = FAILS[what]
     script(box, only=OTHER, **wanted)
@@ -230,6 +236,7 @@ def test_a_candidate_that_fails_is_taken_back(box: Box, good: Spec, other: Spec,
     assert (failure["command"], failure["when"] > 0) == (other["command"], True)
 
 
+@pytest.mark.long
 def test_a_server_of_another_name_is_taken_back(box: Box, good: Spec, other: Spec) -> None:
     told = found_in(switch(box, {**other, "model": "another-model"}))
     assert "serves 'tiny-qwen3.5-mtp'" in told
@@ -246,6 +253,7 @@ def test_health_that_never_comes_ends_in_time(box: Box, good: Spec, other: Spec)
     assert_serves(box, good)
 
 
+@pytest.mark.long
 def test_a_main_process_that_dies_while_its_health_is_awaited(
     box: Box, good: Spec, other: Spec
 ) -> None:
@@ -284,6 +292,7 @@ def test_the_last_good_unit_itself_is_not_held_to_have_failed(box: Box, good: Sp
     assert_serves(box, good)
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_stops_nothing(box: Box, good: Spec, other: Spec) -> None:
     before, units = process_of(box), "/var/lib/aibox/server/units"
     box.run(f"mount -t tmpfs -o size=16k none {units}; cat /dev/zero > {units}/full", check=False)
@@ -318,6 +327,7 @@ def test_a_first_unit_that_fails_is_not_installed(empty: Box, other: Spec) -> No
     assert_serves(empty, other)
 
 
+@pytest.mark.long
 def test_a_unit_that_serves_and_was_never_gated_is_gone_back_to(
     box: Box, good: Spec, other: Spec
 ) -> None:
@@ -339,6 +349,7 @@ ExecStart={command}
 """
 
 
+@pytest.mark.long
 def test_a_hand_written_unit_that_is_active_at_once_is_awaited_on_the_way_back(
     box: Box, good: Spec, other: Spec
 ) -> None:
@@ -381,6 +392,7 @@ LISTENER = (
 )
 
 
+@pytest.mark.long
 def test_a_stranger_who_answers_on_the_port_is_no_server_of_ours(
     box: Box, good: Spec, other: Spec
 ) -> None:
@@ -413,6 +425,7 @@ def test_a_gate_that_is_not_passed_leaves_alone_what_it_did_not_start(box: Box, 
 # --- by hand -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_unit_edited_by_hand_and_never_started_is_put_back_without_a_restart(
     box: Box, good: Spec
 ) -> None:
@@ -425,6 +438,7 @@ def test_a_unit_edited_by_hand_and_never_started_is_put_back_without_a_restart(
     assert_serves(box, good)
 
 
+@pytest.mark.long
 def test_what_a_drop_in_overrides_does_not_pass(box: Box, good: Spec, other: Spec) -> None:
     """And what served with the drop-in before does so again."""
     folder, text = f"{INSTALLED}.d", good["text"]

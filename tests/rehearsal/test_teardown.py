@@ -183,6 +183,7 @@ def test_a_record_that_no_deploy_wrote_is_refused(made: Box, data: HostData, wha
     assert words in refusal.found
 
 
+@pytest.mark.long
 def test_what_a_killed_run_left_is_taken_down_by_the_next(
     make_box: MakeBox, undeployed: Box, data: HostData
 ) -> None:

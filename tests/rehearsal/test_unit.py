@@ -141,6 +141,7 @@ def test_systemd_has_nothing_to_say_about_it_and_little_is_exposed(served: Box) 
     assert_well_written(served)
 
 
+@pytest.mark.long
 def test_nor_has_the_systemd_of_debian_13(served: Box) -> None:
     text = served.run(f"cat {UNIT}").stdout
     programs = set(re.findall(r"^Exec\w+=[+-]*(/\S+)", text, re.MULTILINE)) - {"/bin/sh"}

@@ -300,6 +300,7 @@ def test_the_token_of_a_gated_model_is_seen_by_nobody(
 # --- taken over ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_weights_of_a_person_are_taken_over_and_stay_theirs(box: Box, store: Hub, hub: Hub) -> None:
     data = {**standin(hub.url), "hub": store.url, "models_folder": "/srv/second"}
     folder = jobs.wanted(data).weights_folder

@@ -77,7 +77,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     (folder / rotation.FLEET).write_text(json.dumps({**told, "out": str(out)}))
     (folder / "litellm.yaml").write_text(fleet.config(members))
     with process(command, 0, **litellm_environment(folder)):
-        ready(port, 180)
+        ready(port)
         yield Gateway(f"http://127.0.0.1:{port}", ports, out)
 
 
@@ -351,6 +351,25 @@ def test_prometheus_reads_how_the_boxes_are(gateway: Gateway) -> None:
         assert "litellm_" in text
 
     over(gateway, told)
+
+
+def test_the_kernel_watches_the_boxes_while_they_are_silent(gateway: Gateway) -> None:
+    async def told(there: Fleet) -> None:
+        there.speak(lambda name: whole(said(name), before=2))
+        asking = asyncio.create_task(there.who(2))
+        await asyncio.sleep(1)
+        assert 0 < probed_in_s(gateway.ports["a"]) <= 10
+        await asking
+
+    over(gateway, told)
+
+
+def probed_in_s(port: int) -> float:
+    """Until the kernel's next look whether who is asked at a port is still there; 0 for never."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    asked = [row[5] for row in rows if row[2].endswith(f":{port:04X}") and row[3] == "01"]
+    found = [timer.split(":") for timer in asked if timer.startswith("02:")]
+    return max((int(when, 16) / 100 for _, when in found), default=0)
 
 
 def test_a_stream_that_breaks_off_moves_only_before_its_first_word(gateway: Gateway) -> None:

@@ -156,6 +156,7 @@ async def soaked(folder: Path, seconds: float, streams: int = 64) -> None:
     server.stop()
 
 
+@pytest.mark.long
 def test_a_soak_of_half_a_minute(tmp_path: Path) -> None:
     asyncio.run(soaked(tmp_path, 23))
 

@@ -162,9 +162,15 @@ NAMED = "--served-model-name qwen3.8-27b --host localhost"
         ),
         (
             found(f"{NAMED} -tp 2"),
-            "it spreads over several cards (--tensor-parallel-size 2)",
-            "no setting keeps this",
+            "it spreads over several cards (--tensor-parallel-size 2); a deploy serves from one",
+            '{"tensor-parallel-size": 2}',
         ),
+        (
+            found(f"{NAMED} --tensor-parallel-size 2 -dp 2 -pp 1"),
+            "(--tensor-parallel-size 2, --data-parallel-size 2); a deploy serves from one",
+            '{"tensor-parallel-size": 2, "data-parallel-size": 2}',
+        ),
+        (found(f"{NAMED} -tp auto"), "it spreads over several cards", ""),
         (
             found(NAMED, unit="my-llm.service"),
             "my-llm.service is not vllm-coder.service",
@@ -344,6 +350,15 @@ def test_variables_that_are_set_already_stay_in_the_line_and_secrets_are_left_ou
     assert rows[at + 1] == '  server_environment = {"A": "1", "HF_HOME": "/data"}'
     secret = found(NAMED, text="[Service]\nEnvironment=HF_TOKEN=(hidden)\n")
     assert "no longer set: HF_TOKEN" in changes(secret)
+
+
+def test_the_variable_that_chose_cards_is_no_line_to_keep() -> None:
+    text = "[Service]\nEnvironment=CUDA_VISIBLE_DEVICES=0,1 NCCL_DEBUG=WARN\n"
+    rows = changes(found(f"{NAMED} -tp 2", text=text))
+    assert "no longer set: CUDA_VISIBLE_DEVICES=0,1; gpu_uuid names the cards" in rows
+    assert '  server_environment = {"NCCL_DEBUG": "WARN"}' in rows
+    alone = changes(found(NAMED, text="[Service]\nEnvironment=CUDA_VISIBLE_DEVICES=1\n"))
+    assert sum("no longer set" in row for row in alone) == 1
 
 
 def test_lines_of_the_unit_that_are_otherwise_are_named() -> None:

@@ -120,13 +120,14 @@ FIRST, SECOND = "GPU-11111111", "GPU-22222222"
         (None, "one", "10de:2bb1"),  # the only card, as far as the settings know
         (FIRST, "one", "10de:2bb1"),
         (SECOND, "other", "10de:2bb5"),
+        ([FIRST, SECOND], "one, other", "10de:2bb1"),
         ("GPU-33333333", None, None),
     ],
 )
 def test_the_card_is_the_one_that_serves(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    uuid: str | None,
+    uuid: str | list[str] | None,
     name: str | None,
     pci: str | None,
 ) -> None:
@@ -146,7 +147,12 @@ def test_the_card_is_the_one_that_serves(
     asked = bench_plan.read(ASKED)
     assert isinstance(asked, Asked)
     told = bench.about(asked, {**GOOD, "gpu_uuid": uuid}, ASKED)
-    assert (told["gpu"], told["pci"]) == (name, pci)
+    assert (told["gpu"], told["pci"], told["tensor"]) == (name, pci, 1)
+
+
+def test_cards_of_one_kind_are_counted() -> None:
+    assert bench.gpu_named(["a", "b", "a"]) == "2 × a, b"
+    assert bench.gpu_named([]) is None
 
 
 @pytest.mark.parametrize("answer", [{}, {"choices": []}, {"choices": [{"message": {}}]}, [], "no"])

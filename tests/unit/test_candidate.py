@@ -71,6 +71,24 @@ def config(**text: Any) -> dict[str, Any]:
     return {"text_config": {**CONFIG["text_config"], **text}}
 
 
+HEADS = config(
+    num_hidden_layers=64,
+    full_attention_interval=4,
+    num_attention_heads=24,
+    num_key_value_heads=4,
+    head_dim=256,
+    dtype="bfloat16",
+)
+EXPERTS = {"text_config": {**HEADS["text_config"], "num_experts": 128}}
+BOTH = (IDLE, replace(IDLE, uuid="GPU-2", index=1))
+
+
+def over(cards: int) -> dict[str, Any]:
+    """The flag, and the first two cards by name."""
+    flags = {**FLAGS, "tensor-parallel-size": cards, "kv-cache-dtype": "fp8"}
+    return {"flags": flags, "gpu_uuid": ["GPU-1", "GPU-2"]}
+
+
 def failure(cause: dict[str, Any] | None, command: list[str] = COMMAND) -> dict[str, Any]:
     return {"when": 1.0, "command": command, "cause": cause, "lines": ["ValueError: of old"]}
 
@@ -150,6 +168,19 @@ ALLOWED: dict[str, tuple[Evidence, dict[str, Any]]] = {
     "two cards and none is named": (
         replace(GOOD, cards=(card(90_000), replace(IDLE, uuid="GPU-2"))),
         {},
+    ),
+    "two idle cards hold what one can't": (
+        replace(GOOD, config=HEADS, weights_bytes=111_200_000_000, cards=BOTH),
+        over(2),
+    ),
+    "the reference's weights": (replace(GOOD, config=HEADS, weights_bytes=55_600_000_000), {}),
+    "experts that lie over all replicas": (
+        replace(GOOD, config=EXPERTS, weights_bytes=111_200_000_000, cards=BOTH),
+        {"flags": {**FLAGS, "data-parallel-size": 2}, "gpu_uuid": ["GPU-1", "GPU-2"]},
+    ),
+    "another card is held": (
+        replace(GOOD, cards=(*BOTH, replace(card(90_000, OTHER), uuid="GPU-3"))),
+        over(2),
     ),
     "the whole of an idle card": (
         replace(GOOD, verdict=resolved(gpu_memory_utilization=1.0)),
@@ -337,6 +368,39 @@ REFUSED: dict[str, tuple[Evidence, dict[str, Any], tuple[str, str, str]]] = {
         },
         ("max-num-seqs is 1024", "at most 501", "(it leaves some room), or raise"),
     ),
+    "heads that can't be cut": (
+        replace(GOOD, config=HEADS),
+        over(5),
+        (
+            "tensor-parallel-size 5 can't cut 24 attention heads and 4 key-value heads (config",
+            "whole heads",
+            f"set tensor-parallel-size to one of 1, 2, 4, 8, 12 in {CARD_FILE}",
+        ),
+    ),
+    "more stages than layers": (
+        replace(GOOD, config=HEADS),
+        {"flags": {**FLAGS, "pipeline-parallel-size": 65}},
+        ("64 layers into 65 stages", "a layer at least", "set pipeline-parallel-size to less"),
+    ),
+    "weights that no card holds": (
+        replace(GOOD, config=HEADS, weights_bytes=111_200_000_000),
+        {},
+        (
+            "111.2 GB of weights over 1 card: 111.2 GB a card, and 17.2 GB of KV cache for one",
+            "room for the KV cache",
+            "set tensor-parallel-size 2, on a box with 2 such cards",
+        ),
+    ),
+    "replicas that each hold everything": (
+        replace(GOOD, config=HEADS, weights_bytes=111_200_000_000, cards=BOTH),
+        {"flags": {**FLAGS, "data-parallel-size": 2}, "gpu_uuid": ["GPU-1", "GPU-2"]},
+        ("over 1 card", "room for the KV cache", "tensor-parallel-size 2, on a box with 4 such"),
+    ),
+    "one of two cards is held": (
+        replace(GOOD, cards=(IDLE, replace(card(90_000, OTHER), uuid="GPU-2", index=1))),
+        over(2),
+        ("MiB of card 1 would be free without our own server", "MiB free", "stop python3"),
+    ),
 }
 
 
@@ -375,7 +439,11 @@ WARNED: dict[str, tuple[Evidence, dict[str, Any], str]] = {
         {},
         "not judged: free memory of the card (NVML says: Driver Not Loaded)",
     ),
-    "two cards": (replace(GOOD, cards=(IDLE, IDLE)), {}, "not known which one serves"),
+    "two cards": (
+        replace(GOOD, cards=(IDLE, replace(IDLE, uuid="GPU-2"))),
+        {},
+        "not known which one serves",
+    ),
     "weights": (replace(GOOD, config=None, index=None), {}, "config and index can't be read"),
     "an override": (
         GOOD,

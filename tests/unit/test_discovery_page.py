@@ -12,7 +12,7 @@ from aibox.decide.preflight import BoxReport
 from tests.unit.driver_report import UBUNTU, bare, driven, evidence, package
 from tests.unit.driver_report import WANTED as DRIVER
 from tests.unit.test_adopting import CACHED, NAMED, OURS, found
-from tests.unit.test_preflight import at, good_report
+from tests.unit.test_preflight import at, good_report, with_cards
 
 WEIGHTS = {
     "folder": CACHED,
@@ -65,6 +65,18 @@ def test_a_right_box_that_serves_fits_on_a_page() -> None:
     assert "8000  this box only    python (vllm-coder.service)" in text
     assert "changes --max-num-seqs 512 -> --max-num-seqs 480" in text
     assert "pyinfra inventory tasks/rollback.py --data to=found" in text
+
+
+def test_cards_that_serve_together_are_each_named() -> None:
+    wanted = replace(DRIVER, cards=2, cards_for="tensor-parallel-size 2")
+    parsed = BoxReport.parse(json.dumps(with_cards("GPU-1", "GPU-2")))
+    rows = discovery_page.page(parsed, evidence(), wanted, empty(), OURS)
+    first, second = (text for _, text in rows[1:3])
+    assert first.startswith("card 0, ") and first.endswith("12.0: a right one")
+    assert second.startswith("card 1, ") and "(GPU-2)" in second
+    alone = BoxReport.parse(json.dumps(good_report()))
+    rows = discovery_page.page(alone, evidence(), wanted, empty(), OURS)
+    assert "it takes 2 cards (tensor-parallel-size 2), each with at least 96 GB" in rows[2][1]
 
 
 def test_what_keeps_their_way_stands_below_it_and_once_in_one_line() -> None:

@@ -75,7 +75,7 @@ PASSES: list[tuple[str, dict[str, Any], NvmlAnswer | None, DriverWanted]] = [
         "two cards, the right UUID",
         driven() | pci("10de:2b85", "10de:2bb1"),
         nvml(card("NVIDIA GeForce RTX 5090", 32607), card(index=1)),
-        replace(WANTED, gpu_uuid="GPU-00000001"),
+        replace(WANTED, gpu_uuids=("GPU-00000001",)),
     ),
     (
         "the driver was upgraded under the loaded module",
@@ -173,7 +173,7 @@ REFUSED: list[tuple[str, dict[str, Any], NvmlAnswer | None, DriverWanted, list[s
         "two cards, the wrong UUID",
         driven() | pci("10de:2b85", "10de:2bb1"),
         nvml(card("NVIDIA GeForce RTX 5090", 32607), card(index=1)),
-        replace(WANTED, gpu_uuid="GPU-00000000"),
+        replace(WANTED, gpu_uuids=("GPU-00000000",)),
         ["RTX 5090", "too little memory"],
     ),
     (

@@ -72,13 +72,17 @@ def test_nouveau_is_off_and_hmm_only_on_demand() -> None:
 
 
 def test_the_power_limit_is_set_after_persistence() -> None:
-    text = power_unit_text(450, "GPU-0")
+    text = power_unit_text(450, ["GPU-0"])
     assert "After=nvidia-persistenced.service\n" in text
     assert "ExecStart=/usr/bin/nvidia-smi -i GPU-0 -pl 450\n" in text
-    assert "nvidia-smi -pl 450\n" in power_unit_text(450, None)
+    assert "nvidia-smi -pl 450\n" in power_unit_text(450, [])
     # stopped, the card has its own limit again; systemd makes one "$" of two
     asked = "/usr/bin/nvidia-smi -i GPU-0 --query-gpu=power.default_limit"
     assert f"/usr/bin/nvidia-smi -i GPU-0 -pl $$({asked} --format=csv,noheader,nounits)" in text
+    several = power_unit_text(450, ["GPU-0", "GPU-1"])
+    for uuid in ("GPU-0", "GPU-1"):
+        assert f"ExecStart=/usr/bin/nvidia-smi -i {uuid} -pl 450\n" in several
+        assert f"nvidia-smi -i {uuid} --query-gpu" in several
 
 
 # --- NVIDIA's repository, listed by others ---

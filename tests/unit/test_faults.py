@@ -211,6 +211,37 @@ TOLD: list[tuple[str, str, list[str], list[str], bool]] = [
     ),
     ("RuntimeError: No CUDA GPUs are available", "no_device", ["gpu_uuid"], [], True),
     (
+        "ValueError: World size (4) is larger than the number of available GPUs (2) in this node. "
+        "If this is intentional and you are using:",
+        "too_few_cards",
+        ["tensor-parallel-size to 2", "nvidia-smi -L"],
+        ["over 4 cards", "shows 2"],
+        False,
+    ),
+    (
+        "ValueError: Total number of attention heads (24) must be divisible by tensor parallel "
+        "size (5).",
+        "uncut_heads",
+        ["tensor-parallel-size to one of 1, 2, 3, 4, 6, 8, 12"],
+        ["24", "5"],
+        False,
+    ),
+    (
+        "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)",
+        "cards_exchange",
+        ["NCCL_P2P_DISABLE", "disable-custom-all-reduce"],
+        ["unhandled system error"],
+        True,
+    ),
+    (
+        "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/"
+        "NCCLUtils.cpp:94, unhandled cuda error (run with NCCL_DEBUG=INFO for details)",
+        "cards_exchange",
+        ["NCCL_P2P_DISABLE"],
+        [],
+        True,
+    ),
+    (
         "ValueError: Bfloat16 is only supported on GPUs with compute capability of at least 8.0. "
         "Your Tesla T4 GPU has compute capability 7.5. You can use float16 instead",
         "old_card",

@@ -47,6 +47,17 @@ CASES: list[tuple[str, Any, dict[str, Any], list[str]]] = [
     ("0.31.0", CARD, {"attention-backend": "TRITON_ATTN"}, [ALL_THREE[0], ALL_THREE[2]]),
     ("0.31.0", CARD, {"kv-cache-dtype": "auto"}, [ALL_THREE[0], ALL_THREE[2]]),
     ("0.31.0", CARD, {"kv-cache-dtype": "fp8_e4m3"}, ALL_THREE),
+    (
+        *("0.31.0", CARD, {"tensor-parallel-size": 2}),
+        [*ALL_THREE, "cards_hang", "mtp_over_cards"],
+    ),
+    (
+        *("0.31.0", CARD, {"tensor-parallel-size": "4", "speculative-config": GONE}),
+        ["gdn_prefix_cache", *ALL_THREE[1:], "cards_hang", "no_own_all_reduce"],
+    ),
+    ("0.31.0", CARD, {"pipeline-parallel-size": 2}, [*ALL_THREE, "cards_hang"]),
+    ("0.31.0", CARD, {"data-parallel-size": 4}, ALL_THREE),  # each card has all it needs
+    ("0.31.0", CARD, {"tensor-parallel-size": "two"}, ALL_THREE),
     ("0.31.0", CARD, {"speculative-config": {"method": "qwen3_5_mtp"}}, ALL_THREE),
     (
         "0.31.0",

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aibox.decide.driver_refusals import RepositoryAnswer
+from aibox.decide.fitting import Load, load_of
 from aibox.decide.preflight import (
     BoxReport,
     PortOwner,
@@ -107,12 +108,15 @@ def refusals(
     *,
     serving: Sequence[PortOwner] = (),
     offered: RepositoryAnswer | None = None,
+    load: Load | None = None,
     **changes: Any,
 ) -> list[str]:
-    """In words. driver: the probe's answer to "driver"; changes: of what is wanted of it."""
+    """In words. driver: the probe's answer to "driver"; load: on the cards; changes: of what is
+    wanted of the driver."""
     asked = replace(DRIVER, **changes)
     parsed = BoxReport.parse(json.dumps(report))
-    judged = judge(parsed, WANTED, evidence(driver), asked, serving=serving, offered=offered)
+    wanted = replace(WANTED, load=load)
+    judged = judge(parsed, wanted, evidence(driver), asked, serving=serving, offered=offered)
     return [str(refusal) for refusal in judged]
 
 
@@ -536,3 +540,53 @@ def test_what_serves_is_read_with_all_its_ports() -> None:
     assert serving_now(json.dumps([row])) == OURS
     with pytest.raises(ValueError, match=r"serving\[0\]\.ports: expected whole numbers"):
         serving_now(json.dumps([row | {"ports": ["x"]}]))
+
+
+# --- several cards ---
+
+HEAVY = {"gpu-memory-utilization": 0.87}
+TWO: dict[str, Any] = {"gpu_uuids": (), "cards": 2, "cards_for": "tensor-parallel-size 2"}
+
+
+def on_the_bus(driver: dict[str, Any]) -> dict[str, Any]:
+    """A second card of the kind."""
+    (first,) = driver["pci"]
+    return {**driver, "pci": [first, {**first, "slot": "0000:41:00.0"}]}
+
+
+def with_cards(*uuids: str) -> dict[str, Any]:
+    report = good_report()
+    first = report["gpu"]["cards"][0]
+    cards = [{**first, "index": at, "uuid": uuid} for at, uuid in enumerate(uuids)]
+    return at(report, "gpu.cards", cards)
+
+
+def test_weights_that_fit_no_card_are_refused_before_they_are_fetched() -> None:
+    both, heavy = with_cards("GPU-1", "GPU-2"), load_of(HEAVY, 111 * GB)
+    assert refusals(good_report(), load=load_of(HEAVY, 55 * GB)) == []
+    (alone,) = refusals(good_report(), load=heavy)
+    assert "111.0 GB of weights over 1 card: 111.0 GB a card" in alone
+    spread = load_of({**HEAVY, "tensor-parallel-size": 2}, 111 * GB)
+    assert refusals(both, on_the_bus(driven()), load=spread, **TWO) == []
+    # told by the bus alone, where there is no driver
+    undriven = at(good_report(), "gpu", LIBRARY_MISSING)
+    (told,) = refusals(undriven, bare(), load=heavy)
+    assert "102.0 GB × 0.87 = 88.7 GB" in told
+
+
+def test_too_few_cards_are_one_refusal() -> None:
+    heavy = load_of({**HEAVY, "tensor-parallel-size": 2}, 400 * GB)
+    (found,) = refusals(good_report(), load=heavy, **TWO)
+    assert "2 cards (tensor-parallel-size 2), each with at least 96 GB" in found
+    undriven = at(good_report(), "gpu", LIBRARY_MISSING)
+    (told,) = refusals(undriven, bare(), **TWO)
+    assert "10de:2bb1 in slot" in told and '{"tensor-parallel-size": 1}' in told
+
+
+def test_a_limit_must_suit_each_card() -> None:
+    both = with_cards("GPU-1", "GPU-2")
+    both["gpu"]["cards"][0] |= {"power_min_w": 150.0, "power_max_w": 600.0}
+    both["gpu"]["cards"][1] |= {"power_min_w": 150.0, "power_max_w": 300.0}
+    assert refusals(both, power_limit_w=300, **TWO) == []
+    (found,) = refusals(both, power_limit_w=450, **TWO)
+    assert "150 to 300 W" in found

@@ -68,3 +68,8 @@ def test_a_card_nobody_wrote_down_is_said(card: str | None) -> None:
 
 def test_a_tiny_model_is_shown_in_megabytes() -> None:
     assert line(Step(model=600_000), CARD, 40.0, 0, 1.0).startswith("0.60 MB a step")
+
+
+def test_cards_that_read_together_are_as_fast_as_all_of_them() -> None:
+    found = line(Step(model=55e9), CARD, 50.0, 0, 1.0, tensor=2)
+    assert "at 2 × 1,792 GB/s allow 65.2 steps/s; the run makes 50.0, 77 % of that" in found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,14 @@ def test_what_is_out_is_read_anew_and_a_broken_file_is_said_once(
     assert out.now() == {}
     file.write_text(rotation.text(OUT))
     assert out.now() == OUT
+
+
+def test_what_was_sent_and_never_confirmed_ends_a_connection() -> None:
+    address = (socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", 1))
+    with code.watchful_socket(address) as one:
+        assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 25_000
+        assert one.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        assert one.gettimeout() == 0  # asyncio's
 
 
 def test_the_file_that_is_laid_beside_litellm_needs_nothing_of_ours() -> None:

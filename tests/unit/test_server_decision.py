@@ -139,7 +139,7 @@ def test_where_a_flag_stands_in_a_line_does_not_matter() -> None:
 
 
 def test_the_environment_keeps_to_itself_and_writes_where_it_may() -> None:
-    found = environment("vllm-coder", "/opt/r", None, {})
+    found = environment("vllm-coder", "/opt/r", (), {})
     assert found["PATH"].startswith("/opt/r/bin:")
     assert {found[key] for key in ("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "HF_HUB_OFFLINE")} == {
         "1"
@@ -153,9 +153,11 @@ def test_the_environment_keeps_to_itself_and_writes_where_it_may() -> None:
 
 def test_the_persons_own_variables_stand_over_ours() -> None:
     extra = {"CUDA_VISIBLE_DEVICES": "-1", "HF_HUB_OFFLINE": "0", "MY": "own"}
-    assert extra.items() <= environment("u", "/opt/r", "GPU-1", extra).items()
-    assert environment("u", "/opt/r", "GPU-1", {})["CUDA_VISIBLE_DEVICES"] == "GPU-1"
-    assert "CUDA_VISIBLE_DEVICES" not in environment("u", "/opt/r", None, {})
+    assert extra.items() <= environment("u", "/opt/r", ["GPU-1"], extra).items()
+    assert environment("u", "/opt/r", ["GPU-1"], {})["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    several = environment("u", "/opt/r", ["GPU-2", "GPU-1"], {})
+    assert several["CUDA_VISIBLE_DEVICES"] == "GPU-2,GPU-1"
+    assert "CUDA_VISIBLE_DEVICES" not in environment("u", "/opt/r", (), {})
 
 
 # --- the switch --------------------------------------------------------------------------------

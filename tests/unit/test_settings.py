@@ -6,12 +6,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from aibox.decide.fitting import Load as OnCards
 from aibox.decide.refusal import Refusal
+from aibox.decide.spread import Choice, Spread
 from aibox.settings import (
     ReleaseLock,
     Settings,
     SettingsError,
     driver_wanted_from,
+    load_on_cards,
     load_settings,
     release_lock,
     release_locks,
@@ -95,6 +98,12 @@ WRONG_VALUES = [
     ("server_user", "-vllm", "a user's name"),
     ("gpu_uuid", "0", "hex digits, see nvidia-smi -L"),
     ("gpu_uuid", 0, "found 0 (a whole number)"),
+    ("gpu_uuid", [], "expected at least one"),
+    ("gpu_uuid", ["GPU-00000001", "1"], "hex digits, see nvidia-smi -L"),
+    ("gpu_uuid", ["GPU-0000000a", "GPU-0000000A"], "expected each once"),
+    ("serve", {"tp": 2}, "did you mean tensor-parallel-size?"),
+    ("serve", {"device-ids": "0,1"}, "gpu_uuid names the cards"),
+    ("serve", {"headless": True}, "docs/several-cards.md"),
     ("nvidia_key", "EB69 3B30", "40 hex digits"),
     ("nvidia_key", "G" * 40, "40 hex digits"),
     ("nvidia_key", "EB693B3035CD5710E231E123A4B469963BF863CC\n", "40 hex digits"),
@@ -483,3 +492,59 @@ def test_any_data_either_loads_or_is_refused(
     except SettingsError as error:
         assert error.faults
         assert str(error)
+
+
+# --- several cards ---
+
+FIRST, SECOND = "GPU-00000001", "GPU-00000002"
+TWO = {"tensor-parallel-size": 2}
+
+
+def test_one_card_is_named_by_a_text_and_several_by_a_list(load: Load) -> None:
+    assert load().cards_wanted == Choice()
+    assert load(gpu_uuid=FIRST).cards_wanted == Choice((FIRST,))
+    assert load(gpu_uuid=[FIRST]).cards_wanted == Choice((FIRST,))
+    both = load(gpu_uuid=[SECOND, FIRST], serve=TWO).cards_wanted
+    assert both == Choice((SECOND, FIRST), 2, "tensor-parallel-size 2")
+    assert load(serve={"data-parallel-size": 2}).cards_wanted.count == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"gpu_uuid": [FIRST, SECOND]}, "gpu_uuid: found 2 cards, and the server takes 1; name"),
+        (
+            {"gpu_uuid": FIRST, "serve": TWO},
+            "gpu_uuid: found 1 card, and tensor-parallel-size 2 take 2; name as many",
+        ),
+        (
+            {"serve": {"tensor-parallel-size": "two"}},
+            "tensor-parallel-size (the setting `serve`) is 'two'; expected a whole number from 1",
+        ),
+        ({"serve": {"data-parallel-size": 0}}, "is 0; expected a whole number from 1"),
+        (
+            {"serve": {"tensor-parallel-size": 3, "nnodes": 2}},
+            "nnodes (the setting `serve`): tensor-parallel-size 3, nnodes 2 give no whole number",
+        ),
+        (
+            {"serve": TWO, "server_environment": {"CUDA_VISIBLE_DEVICES": "0,1"}},
+            "server_environment: CUDA_VISIBLE_DEVICES chooses the cards; name them in gpu_uuid",
+        ),
+    ],
+)
+def test_what_does_not_go_with_several_cards(
+    load: Load, changes: dict[str, Any], words: str
+) -> None:
+    assert words in the_fault_with(load, **changes)
+
+
+def test_one_card_may_be_chosen_by_the_variable(load: Load) -> None:
+    """As ever: the rehearsal hides all cards so, to serve on the CPU."""
+    assert load(server_environment={"CUDA_VISIBLE_DEVICES": "-1"}).cards_wanted == Choice()
+
+
+def test_what_comes_to_lie_on_a_card(load: Load, project: Path) -> None:
+    assert load_on_cards(load(serve=TWO)) == OnCards(55_000_000_000, Spread(2), 0.87, 2)
+    edit_card(project, "dtype: bfloat16 ", "dtype: float32 ")
+    found = load_on_cards(load())
+    assert found is not None and found.weights == 0

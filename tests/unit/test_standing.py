@@ -89,7 +89,10 @@ def test_for_a_program() -> None:
     assert found["tokens_per_second"] == 62.5
     assert found["acceptance"]["rate"] == 90 / 140
     assert found["gate"]["sha256"] == "a" * 64
-    assert found["memory"] == {"total": 96 * 2**30, "used": 84 * 2**30, "own": 83 * 2**30}
+    several = {**dict(standing.rows(replace(SERVING, cards=2)))}
+    assert several["memory"] == "84.0 of 96.0 GiB used on 2 cards, 83.0 by the server"
+    used = {"total": 96 * 2**30, "used": 84 * 2**30, "own": 83 * 2**30, "cards": 1}
+    assert found["memory"] == used
     nothing = standing.as_json(Facts(DEPLOYED))
     assert (nothing["serves"], nothing["acceptance"], nothing["gate"]) == (False, None, None)
 

@@ -9,6 +9,7 @@ from aibox.decide.start_limits import (
     Blocked,
     GpuState,
     Memory,
+    Room,
     blocked,
     start_limit,
     unit_limits,
@@ -21,7 +22,7 @@ MIB = 2**20
 # As NVML shows the idle card: reference figures of the 96 GB Workstation edition.
 IDLE = Memory(97887 * MIB, 638 * MIB, 97250 * MIB)
 CARD = "GPU-1"
-FREE = GpuState(library=True, uuids=(CARD,), memory=IDLE)
+FREE = GpuState(library=True, uuids=(CARD,), rooms=(Room(CARD, IDLE),))
 
 
 def entry(seconds: Any, command: list[str] | None = None) -> dict[str, Any]:
@@ -85,46 +86,50 @@ def test_a_process_without_a_command_line_has_no_measured_start() -> None:
 # --- the card ------------------------------------------------------------------------------------
 
 
-def stopped(state: GpuState, uuid: str | None = CARD, utilization: float = 0.87) -> Blocked:
-    found = blocked(state, uuid, utilization)
+def holding(memory: Memory | None, *holders: Holder) -> GpuState:
+    return replace(FREE, rooms=(Room(CARD, memory, holders),))
+
+
+def stopped(state: GpuState, *uuids: str, utilization: float = 0.87) -> Blocked:
+    found = blocked(state, uuids or (CARD,), utilization)
     assert found is not None
     return found
 
 
 @pytest.mark.parametrize("utilization", [0.15, 0.87, 0.92, 0.99, 1.0])
 def test_an_idle_card_is_free_for_any_share(utilization: float) -> None:
-    assert blocked(FREE, CARD, utilization) is None
-    assert blocked(FREE, None, utilization) is None
+    assert blocked(FREE, [CARD], utilization) is None
+    assert blocked(FREE, [], utilization) is None
 
 
 def test_a_card_that_does_not_say_its_memory_is_left_to_vllm() -> None:
-    assert blocked(replace(FREE, memory=None), CARD, 0.87) is None
+    assert blocked(holding(None), [CARD], 0.87) is None
 
 
 def test_memory_counts_as_cuda_sees_it() -> None:
     """vLLM asks for its share of 94.97 GiB, not of NVML's 95.59."""
     needed = 84607  # MiB, 0.87 of (97887 - 638), rounded up
-    enough = replace(FREE, memory=replace(IDLE, free=needed * MIB))
-    assert blocked(enough, CARD, 0.87) is None
-    assert stopped(replace(FREE, memory=replace(IDLE, free=(needed - 1) * MIB))).passing
+    enough = holding(replace(IDLE, free=needed * MIB))
+    assert blocked(enough, [CARD], 0.87) is None
+    assert stopped(holding(replace(IDLE, free=(needed - 1) * MIB))).passing
 
 
 def test_who_holds_the_card_is_named() -> None:
     holders = (Holder(812, "python3", 70000 * MIB), Holder(900, "?", None))
     memory = replace(IDLE, free=9000 * MIB)
-    found = stopped(replace(FREE, memory=memory, holders=holders))
+    found = stopped(holding(memory, *holders))
     assert found.refusal.found == (
         "8.79 GiB of the card are free; held by pid 812 python3 70000 MiB; pid 900 ? ? MiB"
     )
     assert found.refusal.expected == "82.62 GiB free, for gpu-memory-utilization 0.87"
     assert found.passing
-    other = replace(FREE, memory=replace(memory, free=8000 * MIB), holders=holders)
-    assert stopped(other).about == found.about  # not a line for every MiB
-    assert stopped(replace(other, holders=holders[:1])).about != found.about
+    less = replace(memory, free=8000 * MIB)
+    assert stopped(holding(less, *holders)).about == found.about  # not a line for every MiB
+    assert stopped(holding(less, *holders[:1])).about != found.about
 
 
 def test_memory_that_nobody_holds_by_name_is_said_to_be_so() -> None:
-    found = stopped(replace(FREE, memory=replace(IDLE, free=0)))
+    found = stopped(holding(replace(IDLE, free=0)))
     assert "held by no process that NVML names" in found.refusal.found
 
 
@@ -157,3 +162,17 @@ def test_what_is_missing_is_told_and_waited_for_only_where_that_can_help(
     assert words in found.refusal.found
     assert found.passing == passing
     assert found.refusal.expected and found.refusal.remedy
+
+
+def test_each_of_several_cards_must_be_there_and_free() -> None:
+    both = replace(FREE, uuids=("GPU-1", "GPU-2"), rooms=(Room("GPU-1", IDLE), Room("GPU-2", IDLE)))
+    assert blocked(both, ["GPU-1", "gpu-2"], 0.87) is None
+    gone = stopped(FREE, "GPU-1", "GPU-2")
+    assert (gone.refusal.found, gone.refusal.expected) == (
+        "the driver shows GPU-1",
+        "the card GPU-2",
+    )
+    full = Room("GPU-2", replace(IDLE, free=0), (Holder(7, "train", None),))
+    held = stopped(replace(both, rooms=(both.rooms[0], full)), "GPU-1", "GPU-2")
+    assert held.refusal.found.startswith("0.00 GiB of card GPU-2 are free; held by pid 7")
+    assert held.passing

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from aibox.decide.refusal import Refusal
+from aibox.decide.spread import Choice
 from aibox.decide.vram import (
     Card,
     Cuda,
@@ -13,8 +14,11 @@ from aibox.decide.vram import (
     cuda_refusal,
     judge,
     memory_refusal,
+    memory_refusals,
     power_reasons,
     power_refusal,
+    power_refusals,
+    too_few,
 )
 
 MIB = 2**20
@@ -32,8 +36,11 @@ def card(
     return Card(index, name, f"GPU-0000000{index}", memory, capability, mig)
 
 
-def refusal(*cards: Card, error: str | None = None, uuid: str | None = None) -> Refusal:
-    judged = judge(cards, error, uuid)
+ONE = Choice()
+
+
+def refusal(*cards: Card, error: str | None = None, wanted: Choice = ONE) -> Refusal:
+    judged = judge(cards, error, wanted)
     assert isinstance(judged, Refusal)
     return judged
 
@@ -49,7 +56,7 @@ def refusal(*cards: Card, error: str | None = None, uuid: str | None = None) -> 
     ],
 )
 def test_a_96_gb_blackwell_card_fits(fitting: Card) -> None:
-    assert judge([fitting], None, None) == fitting
+    assert judge([fitting], None, ONE) == (fitting,)
 
 
 @pytest.mark.parametrize(
@@ -109,12 +116,79 @@ def test_several_cards_need_a_choice() -> None:
 
 def test_the_chosen_card_is_judged_alone() -> None:
     small, large = card("NVIDIA GeForce RTX 5090", 32607), card(index=1)
-    assert judge([small, large], None, "GPU-00000001") == large
-    assert judge([small, large], None, "gpu-00000001") == large
-    assert "RTX 5090" in refusal(small, large, uuid="GPU-00000000").found
-    unknown = refusal(small, large, uuid="GPU-99999999")
+    assert judge([small, large], None, Choice(("GPU-00000001",))) == (large,)
+    assert judge([small, large], None, Choice(("gpu-00000001",))) == (large,)
+    assert "RTX 5090" in refusal(small, large, wanted=Choice(("GPU-00000000",))).found
+    unknown = refusal(small, large, wanted=Choice(("GPU-99999999",)))
     assert "GPU-99999999" in unknown.expected
     assert "GPU-00000001" in unknown.found
+
+
+# --- several cards ---
+
+TWO = Choice(count=2, why="tensor-parallel-size 2")
+SMALL = card("NVIDIA GeForce RTX 5090", 32607, index=2)
+
+
+@pytest.mark.parametrize(
+    ("cards", "wanted", "indexes"),
+    [
+        ([card(), card(index=1)], TWO, [0, 1]),
+        ([SMALL, card(), card(index=1)], TWO, [0, 1]),  # a display's card is no choice
+        ([card(), card(index=1)], Choice(("GPU-00000001", "gpu-00000000"), 2), [1, 0]),
+    ],
+)
+def test_as_many_as_fit_are_taken(cards: list[Card], wanted: Choice, indexes: list[int]) -> None:
+    judged = judge(cards, None, wanted)
+    assert not isinstance(judged, Refusal)
+    assert [one.index for one in judged] == indexes
+
+
+@pytest.mark.parametrize(
+    ("cards", "wanted", "found", "expected", "remedy"),
+    [
+        ([card()], TWO, "1 card: card 0", "2 cards (tensor-parallel-size 2), each with at least 96",
+         '{"tensor-parallel-size": 1}'),
+        ([card(), SMALL], TWO, "2 cards: card 0", "2 cards (tensor", '{"tensor-parallel-size": 1}'),
+        ([SMALL, SMALL], TWO, "too little memory", "2 cards (tensor", "none of these cards"),
+        ([card(), card(index=1), card(index=3)], TWO, "3 cards: ", "naming the 2 that serve",
+         'set gpu_uuid = ["GPU-00000000", "GPU-00000001"]'),
+        ([card()], Choice(("GPU-00000000", "GPU-00000009", "GPU-00000008"), 3), "card 0, ",
+         "the cards that gpu_uuid names, GPU-00000009, GPU-00000008", "set gpu_uuid to 3 of"),
+        ([card(), SMALL], Choice(("GPU-00000000", "GPU-00000002"), 2), "card 2, NVIDIA GeForce",
+         "at least 96 GB", "use a box with"),
+    ],
+)  # fmt: skip
+def test_too_few_and_too_many_are_refused_with_what_to_write(
+    cards: list[Card], wanted: Choice, found: str, expected: str, remedy: str
+) -> None:
+    judged = refusal(*cards, wanted=wanted)
+    assert found in judged.found
+    assert expected in judged.expected
+    assert remedy in judged.remedy
+
+
+def test_the_bus_alone_tells_too_few() -> None:
+    assert too_few(TWO, 2, "x") is None
+    assert too_few(ONE, 1, "x") is None
+    judged = too_few(TWO, 1, "10de:2bb1 in slot 01")
+    assert judged is not None
+    assert (judged.found, judged.expected) == ("10de:2bb1 in slot 01", f"2 cards ({TWO.why})")
+
+
+def test_each_card_is_judged_and_told_in_one_answer() -> None:
+    low, high = 150.0, 600.0
+    able = replace(card(), power_min_w=low, power_max_w=high)
+    weak = replace(card("Max-Q", index=1), power_min_w=low, power_max_w=300.0)
+    judged = power_refusals([able, weak], 450)
+    assert judged is not None
+    assert "which Max-Q allows" in judged.expected and WORKSTATION not in judged.expected
+    assert power_refusals([able, able], 450) is None
+    other = replace(BUSY, index=1, processes=(Holder(9, "train", None),))
+    held = memory_refusals([BUSY, replace(card(), free_bytes=97250 * MIB), other], 0.9, False)
+    assert held is not None
+    assert "on card 0" in held.found and "on card 1, held by train" in held.found
+    assert memory_refusals([BUSY, other], 0.9, True) is None
 
 
 # --- the whole answer ---
@@ -143,7 +217,7 @@ def test_the_answer_is_read_whole() -> None:
     [found] = report.cards
     assert found.processes == (Holder(4242, "python3", None),)
     assert (found.power_limit_w, found.power_max_w) == (600.0, 600.0)
-    assert judge(report.cards, report.error, None) == found
+    assert judge(report.cards, report.error, ONE) == (found,)
     assert report.cuda == Cuda(0, "CUDA_SUCCESS", "no error")
     assert VramReport.parse(json.dumps(answer() | {"cuda": None})).cuda is None
 
