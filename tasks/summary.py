@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 import click
@@ -28,7 +29,7 @@ def show() -> None:
         return
     carried_out = state.current_stage >= StateStage.Execute
     boxes = [box for box in state.inventory if state.is_host_in_limit(box)]
-    looked_at = any(box in state.failed_hosts or state.ops[box] for box in boxes)
+    looked_at = bool(state.failed_hosts) or any(state.ops[box] for box in boxes)
     if len(boxes) < 2 or not looked_at or carried_out in _shown:
         return
     if not (carried_out or state.should_check_for_changes()):  # --dry -y: nothing was planned
@@ -42,14 +43,17 @@ def show() -> None:
         click.echo(f"{INDENT}{click.style(f'{name:<{wide}}', bold=True)}  {text}", err=True)
     together = pausing_together(run) if fleet.gateways() else None
     if together and not carried_out:
-        click.echo(f"\n{INDENT}{click.style(together, fg='yellow')}", err=True)
+        click.echo(err=True)
+        for line in textwrap.wrap(together, page.width() - len(INDENT)):
+            click.echo(f"{INDENT}{click.style(line, fg='yellow')}", err=True)
 
 
 def seen(box: Host, *, carried_out: bool) -> Seen:
     """What this run knows of a box now."""
     operations = [one.operation_meta for one in state.ops[box].values()]
     judged = preflight.judged().get(box.name)
-    data, failed = box.connector_data, box in state.failed_hosts
+    # Among the failed, one that was refused stands under the name of whoever is at work just now.
+    data, failed = box.connector_data, box not in state.active_hosts
     return Seen(
         box=box.name,
         reached=box in state.activated_hosts,

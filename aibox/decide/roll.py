@@ -134,7 +134,8 @@ def silent(gateway: Gateway) -> Refusal:
     return Refusal(
         f"the gateway {gateway.name} does not say how the boxes stand: {gateway.said}",
         "an answer of every gateway: each has to leave out the box that is worked on",
-        f"mend it, or deploy to it first: {DEPLOY} --limit {gateway.name}",
+        f"mend it, deploy to it first ({DEPLOY} --limit {gateway.name}), or take it out of the "
+        "group `gateways` and deploy to the others",
     )
 
 
