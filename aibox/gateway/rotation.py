@@ -28,6 +28,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 FLEET = "fleet.json"  # beside this file: the boxes, laid down by the deploy
 EVERY_S = 2  # a box is asked how it is, and has as long to say it
+BY = ("hand", "roll")  # who takes boxes out; where it is not said, the first
 FAILURES = 2  # in a row, and it is not healthy
 # A connection ends when nothing is confirmed for 25 s, after a question or within a long silence.
 WATCHFUL = {
@@ -76,7 +77,10 @@ NOW: ContextVar[Request | None] = ContextVar("request", default=None)
 
 
 def out_in(text: str) -> dict[str, dict[str, Any]]:
-    """{box: {"why": text, "since": seconds since 1970}} of a rotation.json. Raises ValueError."""
+    """{box: {"why": text, "since": seconds since 1970, "by": one of BY}} of a rotation.json.
+
+    Raises ValueError.
+    """
     whole = json.loads(text)
     out = whole.get("out") if isinstance(whole, dict) else None
     if not isinstance(out, dict):
@@ -85,6 +89,8 @@ def out_in(text: str) -> dict[str, dict[str, Any]]:
         told = one if isinstance(one, dict) else {}
         if not is_moment(told.get("since")) or not isinstance(told.get("why"), str):
             raise ValueError(f"{box} has no `why` and `since`")
+        if told.setdefault("by", BY[0]) not in BY:
+            raise ValueError(f"{box} is out, and `by` is none of {', '.join(BY)}")
     return out
 
 

@@ -16,18 +16,33 @@ from aibox.box import rotation as on_box
 from aibox.decide import rotation
 from aibox.gateway import rotation as code
 
-OUT = {"b": {"why": "its card is changed", "since": 100.0}}
+OUT = {"b": {"why": "its card is changed", "since": 100.0, "by": "hand"}}
 NOBODY = "http://127.0.0.1:9"  # the port where nothing is ever said
 
 
 def test_who_is_out_already_stays_so_since_then() -> None:
-    out = rotation.taken_out({}, "b", "its card is changed", 100.0)
+    out = rotation.taken_out({}, "b", "its card is changed", "hand", 100.0)
     assert out == OUT
-    out = rotation.taken_out(out, "b", "another card", 200.0)
-    assert out == {"b": {"why": "another card", "since": 100.0}}
+    out = rotation.taken_out(out, "b", "another card", "hand", 200.0)
+    assert out == {"b": {"why": "another card", "since": 100.0, "by": "hand"}}
     assert rotation.put_back(out, "b") == {}
     assert rotation.put_back(out, "a") == out
     assert code.out_in(rotation.text(out)) == out
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "holds"),
+    [("roll", "hand", "hand"), ("hand", "roll", "hand"), ("roll", "roll", "roll")],
+)
+def test_what_a_hand_has_taken_out_never_becomes_a_rolls(first: str, then: str, holds: str) -> None:
+    out = rotation.taken_out({}, "b", f"why of a {first}", first, 100.0)
+    out = rotation.taken_out(out, "b", f"why of a {then}", then, 200.0)
+    assert out["b"] == {"why": f"why of a {holds}", "since": 100.0, "by": holds}
+    assert code.out_in(rotation.text(out)) == out
+
+
+def test_who_is_not_said_to_have_done_it_is_a_hand() -> None:
+    assert code.out_in('{"out": {"b": {"why": "x", "since": 1}}}')["b"]["by"] == "hand"
 
 
 @pytest.mark.parametrize(
@@ -43,6 +58,7 @@ def test_who_is_out_already_stays_so_since_then() -> None:
         '{"out": {"b": {"why": "x", "since": "today"}}}',
         '{"out": {"b": {"why": "x", "since": true}}}',
         '{"out": {"b": {"why": "x", "since": Infinity}}}',
+        '{"out": {"b": {"why": "x", "since": 1, "by": "cat"}}}',
     ],
 )
 def test_what_is_no_rotation_is_told(text: str) -> None:
@@ -61,11 +77,11 @@ def test_what_is_no_rotation_is_told(text: str) -> None:
         ({"out": None, "healthy": None, "found": None}, "in, health not known  coder"),
         (
             {"out": OUT["b"], "healthy": True, "found": None},
-            "out for 1 h 0 min: its card is changed (healthy)  coder",
+            "out for 60 min: its card is changed (healthy)  coder",
         ),
         (
             {"out": OUT["b"], "healthy": False, "found": "timed out"},
-            "out for 1 h 0 min: its card is changed (not healthy: timed out)  coder",
+            "out for 60 min: its card is changed (not healthy: timed out)  coder",
         ),
     ],
 )
@@ -73,12 +89,9 @@ def test_how_a_box_stands(box: dict[str, Any], said: str) -> None:
     assert rotation.standing({"models": ["coder"], **box}, 3700.0) == said
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(-5, "0 s"), (59, "59 s"), (60, "1 min"), (7290, "2 h 1 min"), (200_000, "2 days")],
-)
-def test_how_long(seconds: float, said: str) -> None:
-    assert rotation.lasting(seconds) == said
+def test_a_clock_that_was_set_back_makes_no_time_below_nothing() -> None:
+    out = {"models": ["coder"], "out": OUT["b"], "healthy": True, "found": None}
+    assert rotation.standing(out, 50.0).startswith("out for 0 s: ")
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -96,18 +109,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_box_is_taken_out_and_put_back(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = ["rotation", "out", "b", "--why", "its card is changed", "--json"]
+    out = ["rotation", "out", "b", "--why", "a new version", "--by", "roll", "--json"]
     assert program.main(out) == 1  # the gateway does not answer, but it is done
     shown = json.loads(capsys.readouterr().out)
     assert [shown["boxes"][name]["out"] is None for name in ("a", "b")] == [True, False]
     assert "refused" in shown["gateway"]
     file = folder / "rotation.json"
-    assert code.out_in(file.read_text())["b"]["why"] == "its card is changed"
+    there = code.out_in(file.read_text())["b"]
+    assert (there["why"], there["by"], shown["boxes"]["b"]["out"]) == (
+        "a new version",
+        "roll",
+        there,
+    )
     assert file.stat().st_mode & 0o777 == 0o644
     assert program.main(["rotation"]) == 1
     said = capsys.readouterr()
     assert said.out.splitlines()[0] == "a  in, health not known  coder"
-    assert said.out.splitlines()[1].startswith("b  out for 0 s: its card is changed")
+    assert said.out.splitlines()[1].startswith("b  out for 0 s: a new version")
     assert "the gateway does not answer" in said.err
     program.main(["rotation", "back", "b"])
     assert code.out_in(file.read_text()) == {}
