@@ -45,10 +45,12 @@ def put_back(out: Out, box: str) -> Out:
 def unasked(boxes: Mapping[str, Any], out: Out) -> Boxes:
     """What is known of the boxes where the gateway does not say it: nothing of their health.
 
-    {box: {"models": names, "out": see Out, or None, "healthy": None, "found": None}}
+    {box: {"models": names, "missing": names, "out": see Out, or None, "healthy": None,
+    "found": None}}
     """
+    unknown: dict[str, Any] = {"missing": [], "healthy": None, "found": None}
     return {
-        name: {"models": of["models"], "out": out.get(name), "healthy": None, "found": None}
+        name: {"models": of["models"], "out": out.get(name), **unknown}
         for name, of in boxes.items()
     }
 
@@ -106,6 +108,8 @@ def rows(boxes: Mapping[str, Any], now: float) -> list[str]:
 def standing(box: Mapping[str, Any], now: float) -> str:
     """How one box stands, with the names of what it serves."""
     serves = ", ".join(box["models"])
+    if box.get("missing"):
+        serves += f" (not yet: {', '.join(box['missing'])})"
     health = {True: "healthy", False: f"not healthy: {box['found']}", None: "health not known"}
     if box["out"]:
         place = f"out for {duration(max(0, now - box['out']['since']))}: {box['out']['why']}"
