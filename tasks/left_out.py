@@ -6,6 +6,7 @@ from pyinfra import host
 
 from aibox.decide.doors import ROTATION
 from aibox.decide.rotation import Out
+from aibox.decide.summary import left_out_rows
 from aibox.gateway.rotation import out_in
 from tasks import fleet
 from tasks.box import AIBOX, Box
@@ -16,13 +17,9 @@ LEFT_OUT = "left_out"  # in a gateway's connector data: see aibox.decide.rotatio
 
 def rows(box: Box) -> list[str]:
     """For a box's last screen, in words; what a gateway leaves out is noted for the summary."""
-    asking = [one.name for one in fleet.gateways()]
-    if box.fleet is None:
-        told = f"`sudo {AIBOX} rotation` on {', '.join(asking)} says whether this box is asked"
-        return [told] if asking else []
-    host.connector_data[LEFT_OUT] = out = out_here()
-    back = f"`sudo {AIBOX} rotation back"
-    return [f"{name} is out here: {of['why']}; {back} {name}`" for name, of in out.items()]
+    out = out_here() if box.fleet else None
+    host.connector_data[LEFT_OUT] = out
+    return left_out_rows(out, [one.name for one in fleet.gateways()], f"sudo {AIBOX} rotation")
 
 
 def out_here() -> Out:

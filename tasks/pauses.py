@@ -36,7 +36,8 @@ def theirs(box: Box, seen: Seen) -> str | None:
     """A server that the deploy would take over. One that serves beside ours is none."""
     if seen.report.foreign_unit:
         return f"{seen.report.foreign_unit.path}, which you wrote"
-    others = [one for one in seen.report.serving if one.unit != box.unit]
+    own = "system", box.unit
+    others = [one for one in seen.report.serving if (one.manager, one.unit) != own]
     if not others or server_state(box)["good"] is not None:
         return None
     return cut_off(others[0], box.settings.server_unit)[0]

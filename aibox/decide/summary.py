@@ -86,6 +86,20 @@ def out_of_rotation(box: str, told: Mapping[str, Mapping[str, Any]]) -> str | No
     return f"out of rotation at {', '.join(where)}: {next(iter(where.values()))}"
 
 
+def left_out_rows(
+    out: Mapping[str, Mapping[str, Any]] | None, gateways: Sequence[str], command: str
+) -> list[str]:
+    """For the last screen of one box. out: what it leaves out, None where it is no gateway.
+    gateways: of the inventory. command: of `aibox rotation`."""
+    if out is None:
+        told = f"`{command}` on {', '.join(gateways)} says whether this box is asked"
+        return [told] if gateways else []
+    return [
+        f"{box} is out of rotation here: {of['why']}; back by `{command} back {box}`"
+        for box, of in out.items()
+    ]
+
+
 def rows(run: Sequence[Seen], width: int, *, carried_out: bool) -> list[tuple[str, str]]:
     """(name, outcome) of each box, in the order given. width: columns of a row, a blank between."""
     room = max(NARROWEST, width - max((len(one.box) for one in run), default=0) - 2)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +19,7 @@ from aibox.decide.roll import Gateway, Left, Looked, Turn
 from tasks import roll as entry
 from tasks.roll import Patience
 from tasks.roll_step import AT_BOX, AT_GATEWAY
+from tests.unit.conftest import ROOT
 
 HAND = {"why": "rolling update of its fan", "since": 1.0, "by": "hand"}  # as a roll's might read
 OURS = {"why": "rolling update from desk", "since": 1.0, "by": "roll"}
@@ -297,6 +301,10 @@ class Fleet:
 def fleet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fleet:
     """Two boxes, each a gateway, and both differ."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return two()
+
+
+def two() -> Fleet:
     return Fleet({name: {"a": told(), "b": told()} for name in ("a", "b")}, {"a", "b"})
 
 
@@ -596,6 +604,33 @@ def test_a_fault_of_control_is_said_with_what_is_out(
     assert fleet.roll() == 1
     shown = capsys.readouterr().err
     assert said in shown and "a is out of rotation at a, b" in shown
+
+
+UNREAD = """
+import sys
+from tests.unit.test_roll import two
+fleet = two()
+fleet.deploying = lambda *_: print(sys.stdin.read(), flush=True)  # once the reader has gone
+sys.exit(fleet.roll())
+"""
+
+
+def test_a_roll_that_nobody_reads_any_more_says_what_is_out(tmp_path: Path) -> None:
+    pipe = subprocess.PIPE
+    words = [sys.executable, "-c", UNREAD]
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    with subprocess.Popen(
+        words, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as running:
+        assert running.stdin and running.stdout and running.stderr
+        while "is out of rotation" not in running.stdout.readline():
+            assert running.poll() is None
+        running.stdout.close()
+        running.stdin.close()
+        said = running.stderr.read()
+    assert (running.returncode, "Traceback" in said, "ignored" in said) == (1, False, False), said
+    assert "nobody reads any more what the roll says" in said
+    assert "a is out of rotation at a, b. The next roll" in said
 
 
 def test_a_lock_is_of_one_inventory_whatever_that_is(

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from aibox.decide.summary import Seen, out_of_rotation, outcome, pause, pausing_together, rows
+from aibox.decide.summary import (
+    Seen,
+    left_out_rows,
+    out_of_rotation,
+    outcome,
+    pause,
+    pausing_together,
+    rows,
+)
 from tasks.exit_codes import judge_boxes
 
 AWAY = "no ssh connection: Connection refused"
@@ -60,6 +68,25 @@ def test_a_box_that_gateways_leave_out_is_named_with_the_reason() -> None:
     assert out_of_rotation("a", told) is None
     assert out_of_rotation("b", told) == "out of rotation at g, h: its fan"
     assert out_of_rotation("c", told) == "out of rotation at h: a roll"
+
+
+@pytest.mark.parametrize(
+    ("out", "gateways", "rows"),
+    [
+        (None, [], []),
+        (None, ["g", "h"], ["`aibox rotation` on g, h says whether this box is asked"]),
+        ({}, ["g"], []),
+        (
+            {"b": {"why": "its fan"}},
+            ["g"],
+            ["b is out of rotation here: its fan; back by `aibox rotation back b`"],
+        ),
+    ],
+)
+def test_the_last_screen_says_what_is_out(
+    out: dict[str, Any] | None, gateways: list[str], rows: list[str]
+) -> None:
+    assert left_out_rows(out, gateways, "aibox rotation") == rows
 
 
 @pytest.mark.parametrize(
