@@ -5,6 +5,14 @@ test_roll.py has all of it: LiteLLM itself, four boxes, and each way in which a 
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+from aibox.box.deploy_lock import LOCK
+from aibox.box.job import FOLDER
+from tasks.facts import PROBE_SOURCE
+from tasks.probe_part import part_of
+from tests.rehearsal.box import Box
 from tests.rehearsal.candidates import SCRIPT, script, scripted
 from tests.rehearsal.conftest import MakeBox
 from tests.rehearsal.emulation.hub import Hub
@@ -41,6 +49,21 @@ def test_a_flag_is_rolled_out_and_no_request_is_lost(
     assert load.streams > 4 and load.wholes > 4
     assert "roll-far is out of rotation at roll-near" in ended.said
     assert left_out == set()
+    assert "--seed 7" in far.run("systemctl cat vllm-coder").stdout
     assert "restarts the server" in ended.said
     assert "says whether this box is asked" in ended.said
-    assert "--seed 7" in far.run("systemctl cat vllm-coder").stdout
+    assert "the roll goes on" not in ended.said  # it grew quiet
+    assert answer_of(far, "requests", {}) == {"running": 0, "ours": True}
+    assert at_work(far) == {"jobs": [], "by": None}
+    far.run("mkdir -p /run/aibox/jobs/long && systemd-run -q --unit=aibox-long sleep 60")
+    assert at_work(far)["jobs"] == ["aibox-long.service"]
+
+
+def at_work(box: Box) -> Any:
+    return answer_of(box, "at_work", {"jobs": str(FOLDER), "lock": str(LOCK)})
+
+
+def answer_of(box: Box, question: str, asked: dict[str, Any]) -> Any:
+    """Of the probe, as it is sent along."""
+    words = ["python3", "-", question, json.dumps(asked)]
+    return json.loads(box.run(words, text=part_of(PROBE_SOURCE, question)).stdout)
