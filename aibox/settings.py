@@ -79,6 +79,7 @@ __all__ = [
 ]
 
 SERVE_SOURCE = "the setting `serve`"
+RENAMED = {"scrape_address": "box_address"}
 EXPORTER_PORTS = ("node_exporter_port", "gpu_exporter_port")
 
 
@@ -392,7 +393,8 @@ class _Loading:
             text = str(name)
             foreign = text in foreign_names or text.startswith(("_", "ssh_"))
             if text not in known and not foreign:
-                self.faults.append(f"{text}: unknown setting{did_you_mean(text, known)}")
+                new = f"; it is called {RENAMED[text]} now" if text in RENAMED else None
+                self.faults.append(f"{text}: unknown setting{new or did_you_mean(text, known)}")
         return values
 
     def _validated(self, values: dict[str, object]) -> tuple[Settings, set[str]]:

@@ -49,16 +49,13 @@ def of_this_box(
 
 def itself(settings: Settings, standing: doors.Standing) -> Member:
     """The gateway's own box, which it asks as it would alone."""
-    filters = doors.own_filter(settings.doors_address, settings.stream_port)
-    is_filter = standing.stream.on and standing.upstream == filters
-    health = filters if is_filter else f"http://127.0.0.1:{settings.server_port}"
-    return Member(
-        box=host.name,
-        models=settings.served_models,
-        upstream=standing.upstream,
-        health=f"{health}/health",
-        context=settings.context,
-        keyed=is_filter,
+    return fleet.itself(
+        host.name,
+        settings.served_models,
+        settings.context,
+        standing,
+        filters=doors.own_filter(settings.doors_address, settings.stream_port),
+        server=f"http://127.0.0.1:{settings.server_port}",
     )
 
 
@@ -67,7 +64,7 @@ def seen(one: Host, settings: Settings) -> Other:
     return Other(
         box=one.name,
         models=settings.served_models if is_named else (),
-        address=settings.box_address or watching.address_of(one),
+        address=watching.address_of(one),
         port=settings.stream_port,
         context=settings.context,
         stream=settings.stream is not False,
@@ -77,9 +74,6 @@ def seen(one: Host, settings: Settings) -> Other:
 
 def networks() -> list[str]:
     """Of gateways that are named by an address: they come in at the filter of every other box."""
-    known = [
-        monitoring.address_of(str(one.data.get("box_address") or watching.address_of(one)))
-        for one in gateways()
-        if one.name != host.name
-    ]
+    others = [one for one in gateways() if one.name != host.name]
+    known = [monitoring.address_of(watching.address_of(one)) for one in others]
     return [one for one in known if one]

@@ -39,7 +39,7 @@ def settings_of(box: Host) -> Settings:
 
 def seen(box: Host, *, here: bool) -> Seen:
     settings = settings_of(box)
-    address = HERE if here else settings.box_address or watching.address_of(box)
+    address = HERE if here else watching.address_of(box)
     return Seen(box.name, address, ports(settings))
 
 

@@ -38,8 +38,8 @@ def boxes() -> list[Host]:
 
 
 def address_of(one: Host) -> str:
-    """How other machines reach a host, as far as the inventory says."""
-    return str(one.data.get("ssh_hostname") or one.name)
+    """How other machines reach a host: as the setting says, else as far as the inventory does."""
+    return str(one.data.get("box_address") or one.data.get("ssh_hostname") or one.name)
 
 
 def monitors_of_this_box() -> list[Monitor]:
@@ -76,6 +76,6 @@ def refusals(settings: Settings, standing: Standing) -> list[Refusal]:
         return []
     around = monitors_of_this_box()
     unknown = monitoring.unknown_monitor(settings.metrics_from, around)
-    hidden = monitoring.unknown_box(address_of(host), settings.box_address, around)
+    hidden = monitoring.unknown_box(address_of(host), around)
     found = [standing.node.refusal, standing.gpu.refusal, unknown, hidden]
     return [one for one in found if one]

@@ -37,6 +37,7 @@ from aibox.box import (
     teardown,
     toolkit,
 )
+from aibox.decide.rotation import BY_HAND, BY_ROLL
 
 VERBS = {
     "packages": apt.packages,
@@ -115,6 +116,8 @@ def parser() -> Parser:
         words.add_argument("--json", action="store_true", default=argparse.SUPPRESS)
         if act == "out":
             words.add_argument("--why", required=True, help="for whoever wonders later")
+            whose = "who puts it back: a rolling update those of its own alone"
+            words.add_argument("--by", choices=(BY_HAND, BY_ROLL), default=BY_HAND, help=whose)
     examining = verbs.add_parser("doctor", help="why the server does not serve, and its memory")
     examining.add_argument("--report", action="store_true", help="a redacted bundle to give away")
     verbs.add_parser("facts", help="what this box is made of, for the node exporter")
@@ -153,7 +156,8 @@ def shown(asked: argparse.Namespace) -> int:
         return clients.clients(asked.address)
     if asked.verb == "rotation":
         box, why = getattr(asked, "box", None), getattr(asked, "why", "")
-        return rotation.rotation(asked.act, box, why, as_json=asked.json)
+        by = getattr(asked, "by", BY_HAND)
+        return rotation.rotation(asked.act, box, why, by, as_json=asked.json)
     if asked.verb == "doctor":
         return doctor.doctor(report=asked.report)
     return status.status(

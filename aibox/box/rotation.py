@@ -36,12 +36,12 @@ class Shown:
     gateway: str | None
 
 
-def rotation(act: str | None, box: str | None, why: str, *, as_json: bool) -> int:
+def rotation(act: str | None, box: str | None, why: str, by: str, *, as_json: bool) -> int:
     """Do it, and print how the boxes stand. 1: refused, or the gateway does not answer."""
     try:
         fleet = fleet_there()
         if act and box:
-            changed(set(fleet["boxes"]), act, box, why)
+            changed(set(fleet["boxes"]), act, box, why, by)
         shown = looked(fleet)
     except JobError as error:
         print(error.refusal, file=sys.stderr)
@@ -76,7 +76,7 @@ def looked(fleet: dict[str, Any]) -> Shown:
         return Shown(decide.unasked(fleet["boxes"], out_there()), str(error))
 
 
-def changed(known: set[str], act: str, box: str, why: str) -> None:
+def changed(known: set[str], act: str, box: str, why: str, by: str) -> None:
     """One box taken out or put back, on the disk when it returns; twice is once."""
     with alone():
         out = out_there()
@@ -84,8 +84,8 @@ def changed(known: set[str], act: str, box: str, why: str) -> None:
         refusal = refusal or (decide.no_reason(why) if act == "out" else None)
         if refusal:
             raise refused(refusal)
-        is_out = act == "out"
-        new = decide.taken_out(out, box, why, time.time()) if is_out else decide.put_back(out, box)
+        taken = decide.taken_out(out, box, why, by, time.time())
+        new = taken if act == "out" else decide.put_back(out, box)
         if new != out:
             write_whole(FILE, decide.text(new))
             synced(FILE.parent)

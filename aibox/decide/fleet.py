@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from aibox.decide import doors
+from aibox.decide.foreign import is_loopback
 from aibox.decide.monitoring import is_no_address
 from aibox.decide.refusal import Refusal
 
@@ -17,16 +17,26 @@ RETRIES_MOST = 3  # other boxes that a request goes to before it has failed
 
 @dataclass(frozen=True)
 class Member:
-    """A box as a gateway asks it. models: every name it answers to. upstream: base address. health:
-    the URL that answers 200 while it serves. context: tokens. keyed: it is asked with the filter's
-    key."""
+    """A box as a gateway asks it. models: every name it is to answer to. upstream: base address.
+    context: tokens. keyed: it is asked with the filter's key. by_hand: upstream is a person's own
+    server, of which no more is known than that it speaks OpenAI's API."""
 
     box: str
     models: tuple[str, ...]
     upstream: str
-    health: str
     context: int
     keyed: bool
+    by_hand: bool = False
+
+    @property
+    def names(self) -> str:
+        """The URL that names what it serves."""
+        return f"{self.upstream}/v1/models"
+
+    @property
+    def health(self) -> str:
+        """The URL that answers 200 while it serves."""
+        return self.names if self.by_hand else f"{self.upstream}/health"
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,23 @@ def member(other: Other) -> Member:
     """A box that can be asked, see `unreachable`."""
     address = f"[{other.address}]" if ":" in other.address else other.address
     upstream = f"http://{address}:{other.port}"
-    return Member(other.box, other.models, upstream, f"{upstream}/health", other.context, True)
+    return Member(other.box, other.models, upstream, other.context, keyed=True)
+
+
+def itself(
+    box: str,
+    models: tuple[str, ...],
+    context: int,
+    standing: doors.Standing,
+    *,
+    filters: str,
+    server: str,
+) -> Member:
+    """The gateway's own box, which it asks as it would alone. filters, server: base addresses."""
+    asks = standing.upstream
+    is_filter = standing.stream.on and asks == filters
+    by_hand = not is_filter and asks != server
+    return Member(box, models, asks, context, keyed=is_filter, by_hand=by_hand)
 
 
 def unreachable(other: Other) -> str | None:
@@ -69,13 +95,6 @@ def unreachable(other: Other) -> str | None:
     if is_no_address(other.address) or is_loopback(other.address):
         return f"it is called {other.address}, which no other machine reaches: set box_address"
     return None
-
-
-def is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 # --- what is laid down ---------------------------------------------------------------------------
@@ -110,7 +129,15 @@ def by_name(members: Sequence[Member]) -> dict[str, list[Member]]:
 
 def fleet_text(url: str, members: Sequence[Member]) -> str:
     """What rotation.py and `aibox rotation` go by. url: of the gateway, as its box reaches it."""
-    boxes = {one.box: {"models": list(one.models), "health": one.health} for one in members}
+    boxes = {
+        one.box: {
+            "models": list(one.models),
+            "health": one.health,
+            "names": one.names,
+            "keyed": one.keyed,
+        }
+        for one in members
+    }
     return json.dumps({"url": url, "out": doors.ROTATION, "boxes": boxes}, indent=1) + "\n"
 
 

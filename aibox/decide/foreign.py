@@ -154,7 +154,11 @@ def listeners(
 
 
 def is_loopback(address: str) -> bool:
-    found = ipaddress.ip_address(address)
+    """address: may be a host name too."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address == "localhost"
     mapped = getattr(found, "ipv4_mapped", None)
     return bool((mapped or found).is_loopback)
 

@@ -126,10 +126,10 @@ def is_no_address(name: str) -> bool:
     return name.startswith("@")
 
 
-def unknown_box(address: str, said: str | None, monitors: Sequence[Monitor]) -> Refusal | None:
-    """A box that its monitor has no address of. said: the setting box_address."""
+def unknown_box(address: str, monitors: Sequence[Monitor]) -> Refusal | None:
+    """A box that its monitor has no address of."""
     others = [one for one in monitors if not one.itself]
-    if said or not others or not is_no_address(address):
+    if not others or not is_no_address(address):
         return None
     return Refusal(
         f"the monitor {others[0].name} can't reach a box that is called {address}",

@@ -11,11 +11,13 @@ from typing import Any
 
 from aibox.decide.doors import FLEET
 from aibox.decide.doors import ROTATION as FILE
+from aibox.decide.figures import duration
 from aibox.decide.refusal import Refusal
 
 WHY_MOST = 200  # characters
+BY_HAND, BY_ROLL = "hand", "roll"  # who takes boxes out
 
-Out = dict[str, dict[str, Any]]  # {box: {"why": text, "since": seconds since 1970}}
+Out = dict[str, dict[str, Any]]  # {box: {"why": text, "since": seconds since 1970, "by": who}}
 Boxes = dict[str, dict[str, Any]]  # as the gateway answers GET /rotation, see `unasked`
 
 
@@ -24,10 +26,16 @@ def text(out: Mapping[str, Any]) -> str:
     return json.dumps({"out": dict(out)}, indent=1, sort_keys=True) + "\n"
 
 
-def taken_out(out: Out, box: str, why: str, now: float) -> Out:
-    """One that is out already stays so since then; the newest reason holds."""
-    since = out[box]["since"] if box in out else now
-    return {**out, box: {"why": why, "since": since}}
+def taken_out(out: Out, box: str, why: str, by: str, now: float) -> Out:
+    """One that is out already stays so since then; the newest reason holds.
+
+    But a hand's outlasts a roll's, which is not to put back what it has not taken out. by: BY_HAND
+    or BY_ROLL.
+    """
+    there = out.get(box)
+    if there and there["by"] == BY_HAND and by == BY_ROLL:
+        return out
+    return {**out, box: {"why": why, "since": there["since"] if there else now, "by": by}}
 
 
 def put_back(out: Out, box: str) -> Out:
@@ -37,10 +45,12 @@ def put_back(out: Out, box: str) -> Out:
 def unasked(boxes: Mapping[str, Any], out: Out) -> Boxes:
     """What is known of the boxes where the gateway does not say it: nothing of their health.
 
-    {box: {"models": names, "out": {"why", "since"} or None, "healthy": None, "found": None}}
+    {box: {"models": names, "missing": names, "out": see Out, or None, "healthy": None,
+    "found": None}}
     """
+    unknown: dict[str, Any] = {"missing": [], "healthy": None, "found": None}
     return {
-        name: {"models": of["models"], "out": out.get(name), "healthy": None, "found": None}
+        name: {"models": of["models"], "out": out.get(name), **unknown}
         for name, of in boxes.items()
     }
 
@@ -81,7 +91,7 @@ def no_gateway() -> Refusal:
 def broken(said: str) -> Refusal:
     return Refusal(
         f"{FILE} is not whole: {said}",
-        '{"out": {"BOX": {"why": "TEXT", "since": SECONDS}}}',
+        '{"out": {"BOX": {"why": "TEXT", "since": SECONDS, "by": "hand" or "roll"}}}',
         f"delete it: every box is in rotation then, as all are while it is broken (rm {FILE})",
     )
 
@@ -98,22 +108,12 @@ def rows(boxes: Mapping[str, Any], now: float) -> list[str]:
 def standing(box: Mapping[str, Any], now: float) -> str:
     """How one box stands, with the names of what it serves."""
     serves = ", ".join(box["models"])
+    if box.get("missing"):
+        serves += f" (not yet: {', '.join(box['missing'])})"
     health = {True: "healthy", False: f"not healthy: {box['found']}", None: "health not known"}
     if box["out"]:
-        place = f"out for {lasting(now - box['out']['since'])}: {box['out']['why']}"
+        place = f"out for {duration(max(0, now - box['out']['since']))}: {box['out']['why']}"
         return f"{place} ({health[box['healthy']]})  {serves}"
     if box["healthy"]:
         return f"in  {serves}"
     return f"in, {health[box['healthy']]}  {serves}"
-
-
-def lasting(seconds: float) -> str:
-    """A time in its two largest parts."""
-    minutes = max(0, int(seconds)) // 60
-    if minutes < 1:
-        return f"{max(0, int(seconds))} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60} min"
-    return f"{minutes // (24 * 60)} days"

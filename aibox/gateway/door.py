@@ -202,7 +202,8 @@ def made() -> Application:
 
     rotation = import_module("rotation")  # laid beside this file
     metrics_from = os.environ.get(METRICS_FROM, "")
-    turns = rotation.begun(Path(__file__).with_name(rotation.FLEET).read_text())
+    fleet = Path(__file__).with_name(rotation.FLEET).read_text()
+    turns = rotation.begun(fleet, os.environ[UPSTREAM_KEY])
     if turns is None:
         return guarded(app, metrics_from)
     return guarded(rotation.around(app, turns), metrics_from, turns.shown)

@@ -1,5 +1,5 @@
-"""Which box LiteLLM asks: of those that serve a model, the least busy one that is healthy and that
-nobody has taken out.
+"""Which box LiteLLM asks: of those that serve a model now, the least busy one that is healthy and
+that nobody has taken out.
 
 This file is laid beside door.py and needs nothing of ours. Requests are counted where they come in
 and go: LiteLLM's own counts (least-busy) were wrong after errors and clients that hung up, and sent
@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import socket
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 FLEET = "fleet.json"  # beside this file: the boxes, laid down by the deploy
 EVERY_S = 2  # a box is asked how it is, and has as long to say it
+NAMES_EVERY_S = 10  # what it serves; each such question is a line in its journal
+BY = ("hand", "roll")  # who takes boxes out; where it is not said, the first
 FAILURES = 2  # in a row, and it is not healthy
 # A connection ends when nothing is confirmed for 25 s, after a question or within a long silence.
 WATCHFUL = {
@@ -41,17 +44,35 @@ log = logging.getLogger("uvicorn.error")  # the one that is shown
 
 @dataclass
 class Box:
-    """health: URL that answers 200 where requests are answered. found: what was met instead."""
+    """models: every name that it is configured for; serves: those that it has named itself, asked
+    at `names` with `key`. health: URL that answers 200 where requests are answered. found: what was
+    met instead."""
 
     name: str
     models: list[str]
     health: str
+    names: str
+    key: str
+    serves: frozenset[str] = frozenset()
+    named_at: float = -math.inf  # of the clock that only goes on
     failures: int = FAILURES
     found: str | None = "not asked yet"
 
     @property
     def is_healthy(self) -> bool:
         return self.failures < FAILURES
+
+    @property
+    def missing(self) -> list[str]:
+        """Names that it is configured for and does not serve: a change has not come to it yet."""
+        return [one for one in self.models if self.is_healthy and one not in self.serves]
+
+    def are_names_old(self, now: float) -> bool:
+        """Whoever was away may have come back with others."""
+        return bool(self.failures) or now - self.named_at >= NAMES_EVERY_S
+
+    def named(self, names: Iterable[str], now: float) -> None:
+        self.serves, self.named_at = frozenset(names), now
 
     def saw(self, found: str | None) -> None:
         """None: it answers. What changes is said in the log."""
@@ -76,7 +97,10 @@ NOW: ContextVar[Request | None] = ContextVar("request", default=None)
 
 
 def out_in(text: str) -> dict[str, dict[str, Any]]:
-    """{box: {"why": text, "since": seconds since 1970}} of a rotation.json. Raises ValueError."""
+    """{box: {"why": text, "since": seconds since 1970, "by": one of BY}} of a rotation.json.
+
+    Raises ValueError.
+    """
     whole = json.loads(text)
     out = whole.get("out") if isinstance(whole, dict) else None
     if not isinstance(out, dict):
@@ -85,6 +109,8 @@ def out_in(text: str) -> dict[str, dict[str, Any]]:
         told = one if isinstance(one, dict) else {}
         if not is_moment(told.get("since")) or not isinstance(told.get("why"), str):
             raise ValueError(f"{box} has no `why` and `since`")
+        if told.setdefault("by", BY[0]) not in BY:
+            raise ValueError(f"{box} is out, and `by` is none of {', '.join(BY)}")
     return out
 
 
@@ -95,7 +121,7 @@ def is_moment(value: object) -> bool:
 
 class Out:
     """What `aibox rotation` has taken out, read anew when its file has changed. A broken one takes
-    nothing out."""
+    nothing out; one that can't be read just now changes nothing."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -106,16 +132,21 @@ class Out:
         try:
             found = self._path.stat()
             stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
-        except OSError:
-            return {}
-        if stamp != self._stamp:
-            self._stamp = stamp
-            try:
-                self._out = out_in(self._path.read_text())
-            except (OSError, ValueError) as error:
-                log.error("%s is broken, every box is asked: %s", self._path, error)
-                self._out = {}
+            if stamp != self._stamp:
+                self._out = self._read()
+                self._stamp = stamp
+        except FileNotFoundError:
+            self._stamp, self._out = None, {}
+        except OSError as error:
+            log.error("%s can't be read, what was out stays out: %s", self._path, error)
         return self._out
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            return out_in(self._path.read_text())
+        except ValueError as error:
+            log.error("%s is broken, every box is asked: %s", self._path, error)
+            return {}
 
 
 # --- the choice ----------------------------------------------------------------------------------
@@ -133,19 +164,19 @@ class Rotation:
         self._turn = dict.fromkeys(self.boxes, 0)  # when each was chosen last
         self._turns = 0
 
-    def chosen(self, names: Iterable[str], request: Request | None) -> str:
-        """The box to ask, of these; one after the other where they are equally busy.
+    def chosen(self, names: Iterable[str], request: Request | None, model: str) -> str:
+        """The box to ask for a model, of these; one after the other where they are equally busy.
 
         A request that comes again has failed where it was: it goes to another one. Raises
-        NobodyServesError.
+        NobodyServesError, also where every one has failed.
         """
         names, out = list(names), self._out.now()
-        may = [one for one in names if one not in out and self.boxes[one].is_healthy]
-        if not may:
-            raise NobodyServesError("; ".join(self._why(one, out) for one in names))
         tried = request.tried if request else []
-        fresh = [one for one in may if one not in tried] or may
-        box = min(fresh, key=lambda one: (self._busy[one], self._turn[one]))
+        whys = {one: self._why_not(one, model, tried, out) for one in names}
+        may = [one for one, why in whys.items() if why is None]
+        if not may:
+            raise NobodyServesError("; ".join(str(why) for why in whys.values()))
+        box = min(may, key=lambda one: (self._busy[one], self._turn[one]))
         self._turns += 1
         self._turn[box] = self._turns
         if request:
@@ -161,17 +192,28 @@ class Rotation:
             self._busy[request.at] -= 1
             request.at = None
 
-    def _why(self, name: str, out: Mapping[str, Any]) -> str:
+    def _why_not(
+        self, name: str, model: str, tried: Iterable[str], out: Mapping[str, Any]
+    ) -> str | None:
+        """Why a box is not asked, in words."""
+        box = self.boxes[name]
+        if name in tried:
+            return f"{name} has failed"
         if name in out:
             return f"{name} was taken out: {out[name]['why']}"
-        return f"{name} is not healthy: {self.boxes[name].found}"
+        if not box.is_healthy:
+            return f"{name} is not healthy: {box.found}"
+        if model not in box.serves:
+            return f"{name} serves {', '.join(sorted(box.serves)) or 'nothing'}"
+        return None
 
     def shown(self) -> dict[str, Any]:
-        """What GET /rotation answers."""
+        """What GET /rotation answers. models: the names that a box is asked for, now."""
         out = self._out.now()
         return {
             one.name: {
-                "models": one.models,
+                "models": [name for name in one.models if name not in one.missing],
+                "missing": one.missing,
                 "out": out.get(one.name),
                 "healthy": one.is_healthy,
                 "found": one.found,
@@ -202,21 +244,48 @@ async def watch(box: Box) -> None:
     connector = aiohttp.TCPConnector(force_close=True, ttl_dns_cache=0, use_dns_cache=False)
     async with aiohttp.ClientSession(connector=connector, timeout=limit) as session:
         while True:
-            box.saw(await found_at(session, box.health))
+            try:
+                await looked_at(session, box, time.monotonic())
+                box.saw(None)
+            except NotWellError as error:
+                box.saw(str(error))
             await asyncio.sleep(EVERY_S)
 
 
-async def found_at(session: Any, url: str) -> str | None:
-    """None where it answers 200, else what was met."""
+class NotWellError(Exception):
+    """What a box answered in place of what is expected of a healthy one, in words."""
+
+
+async def looked_at(session: Any, box: Box, now: float) -> None:
+    """Raises NotWellError."""
+    await answered(session, box.health, box.key)
+    if box.are_names_old(now):
+        box.named(names_in(await answered(session, box.names, box.key), box.names), now)
+
+
+async def answered(session: Any, url: str, key: str) -> bytes:
+    """The body, where the status is 200. Raises NotWellError."""
+    headers = {"Authorization": f"Bearer {key}"}
     try:
-        async with session.get(url, allow_redirects=False) as answer:
-            return None if answer.status == 200 else f"{url} answers {answer.status}"
+        async with session.get(url, headers=headers, allow_redirects=False) as answer:
+            status, body = answer.status, await answer.read()
     except TimeoutError:
-        return f"{url} does not answer within {EVERY_S} s"
+        raise NotWellError(f"{url} does not answer within {EVERY_S} s") from None
     except Exception as error:  # whatever it is, the watch goes on
         number = getattr(error, "errno", None)
         why = os.strerror(number) if number else str(error) or type(error).__name__
-        return f"{url} is not reached: {why}"
+        raise NotWellError(f"{url} is not reached: {why}") from None
+    if status != 200:
+        raise NotWellError(f"{url} answers {status}")
+    return bytes(body)
+
+
+def names_in(body: bytes, url: str) -> list[str]:
+    """What a server names at /v1/models. Raises NotWellError."""
+    try:
+        return [str(one["id"]) for one in json.loads(body)["data"]]
+    except (ValueError, LookupError, TypeError):
+        raise NotWellError(f"{url} names no models") from None
 
 
 # --- around and inside LiteLLM -------------------------------------------------------------------
@@ -241,10 +310,14 @@ def around(whole: Application, rotation: Rotation) -> Application:
     return app
 
 
-def begun(fleet: str) -> Rotation | None:
-    """Before LiteLLM reads its configuration. None where it asks one box alone. fleet: the file."""
+def begun(fleet: str, key: str) -> Rotation | None:
+    """Before LiteLLM reads its configuration. None where it asks one box alone. fleet: the file.
+    key: of the filters."""
     told = json.loads(fleet)
-    boxes = [Box(name, one["models"], one["health"]) for name, one in told["boxes"].items()]
+    boxes = [
+        Box(name, one["models"], one["health"], one["names"], key if one["keyed"] else "none")
+        for name, one in told["boxes"].items()
+    ]
     if not boxes:
         return None
     rotation = Rotation(boxes, Out(told["out"]))
@@ -264,16 +337,30 @@ def hooked(rotation: Rotation) -> None:
             self, model: str, healthy_deployments: list[dict[str, Any]], **more: Any
         ) -> list[dict[str, Any]]:
             by_box = {one["model_info"]["box"]: one for one in healthy_deployments}
-            may = holder(by_box, more.get("request_kwargs") or {}) or by_box
+            asked = more.get("request_kwargs") or {}
+            holds = holder(by_box, asked)
             try:
-                return [by_box[rotation.chosen(may, NOW.get())]]
+                return [by_box[rotation.chosen(holds or by_box, NOW.get(), model)]]
             except NobodyServesError as error:
-                raise litellm.ServiceUnavailableError(
-                    f"no box serves {model} now: {error}", llm_provider="", model=model
-                ) from None
+                words = f"{nobody(model, bool(holds))}: {error}{last_error(asked)}"
+                raise litellm.ServiceUnavailableError(words, llm_provider="", model=model) from None
 
     litellm.callbacks.append(Hook())
     REGISTRY.register(Gauges(rotation))
+
+
+def nobody(model: str, holds: bool) -> str:
+    """Whom a request would need. holds: a box that has the answer which it goes on from."""
+    if holds:
+        return f"only one box of {model} has the answer that this goes on from"
+    return f"no box serves {model} now"
+
+
+def last_error(request: Mapping[str, Any]) -> str:
+    """What LiteLLM has written down of this request's last failed try, if there was one."""
+    told = request.get("litellm_metadata") or request.get("metadata") or {}
+    tries = told.get("previous_models") or ()
+    return f"; last: {tries[-1].get('exception_string')}" if tries else ""
 
 
 def holder(by_box: Mapping[str, Any], request: Mapping[str, Any]) -> list[str]:

@@ -30,6 +30,8 @@ from tests.stream.scripted import JSON, Die, Script, Scripted, Wait
 pytestmark = pytest.mark.long
 MODELS = {"a": ("m",), "b": ("m",), "c": ("other", "third")}
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+HEALTH, NAMES = "/health", "/v1/models"
+FILTERS_KEY = "sk-of-the-filters"
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
 USAGE = {"prompt_tokens": 5, "completion_tokens": 9, "total_tokens": 14}
 PATIENCE_S = 30  # for what a gateway sees of a box only after some seconds
@@ -50,6 +52,11 @@ def streamed(name: str) -> bytes:
 def first(name: str) -> bytes:
     """The first piece of it."""
     return streamed(name).partition(b"\n\n")[0] + b"\n\n"
+
+
+def naming(*names: str) -> Script:
+    """What a box answers that serves these."""
+    return whole(json.dumps({"object": "list", "data": [{"id": one} for one in names]}).encode())
 
 
 def whole(body: bytes, status: int = 200, before: float = 0) -> Script:
@@ -76,14 +83,14 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     out = folder / "rotation.json"
     (folder / rotation.FLEET).write_text(json.dumps({**told, "out": str(out)}))
     (folder / "litellm.yaml").write_text(fleet.config(members))
+    (folder / "upstream-keys").write_text(f"gateways: {FILTERS_KEY}\n")
     with process(command, 0, **litellm_environment(folder)):
         ready(port)
         yield Gateway(f"http://127.0.0.1:{port}", ports, out)
 
 
 def member(name: str, port: int) -> Member:
-    url = f"http://127.0.0.1:{port}"
-    return Member(name, MODELS[name], url, f"{url}/health", 4096, keyed=True)
+    return Member(name, MODELS[name], f"http://127.0.0.1:{port}", 4096, keyed=True)
 
 
 @dataclass
@@ -97,12 +104,13 @@ class Fleet:
     async def start(self, name: str) -> None:
         self.boxes[name] = Scripted(whole(said(name)))
         self.boxes[name].port = self.gateway.ports[name]
-        self.boxes[name].by_path["/health"] = whole(b"{}")
+        self.boxes[name].by_path[HEALTH] = whole(b"{}")
+        self.boxes[name].by_path[NAMES] = naming(*MODELS[name])
         await self.boxes[name].start()
 
     def asked(self, name: str) -> int:
-        """Requests that came to a box, without questions after its health."""
-        return sum("/health" not in one.line for one in self.boxes[name].asked)
+        """Requests that came to a box, without questions after how it is."""
+        return sum(one.line.startswith("POST") for one in self.boxes[name].asked)
 
     def speak(self, script: Callable[[str], Script], *names: str) -> None:
         for name in names or MODELS:
@@ -196,6 +204,40 @@ def test_each_name_goes_to_who_serves_it(gateway: Gateway) -> None:
     over(gateway, told)
 
 
+def test_a_box_is_asked_for_a_name_only_while_it_says_so_itself(gateway: Gateway) -> None:
+    """It is configured for what the settings say, which has not come to every box yet."""
+
+    async def told(there: Fleet) -> None:
+        there.boxes["b"].by_path[NAMES] = naming("an-old-name")
+        async with asyncio.timeout(PATIENCE_S):
+            while (await there.shown())["b"]["missing"] != ["m"]:
+                await asyncio.sleep(0.1)
+        assert (await there.shown())["b"]["healthy"]
+        assert await there.who(6) == ["a"] * 6
+        there.boxes["b"].by_path[NAMES] = naming("an-old-name", "m")
+        async with asyncio.timeout(PATIENCE_S):
+            while (await there.shown())["b"]["missing"]:
+                await asyncio.sleep(0.1)
+        assert await there.who(6) == ["a"] * 3 + ["b"] * 3
+
+    over(gateway, told)
+
+
+def test_a_box_is_looked_at_with_the_key_that_requests_have(gateway: Gateway) -> None:
+    """One that would refuse them is not healthy."""
+
+    async def told(there: Fleet) -> None:
+        assert await there.who(2) == ["a", "b"]
+        there.boxes["b"].by_path[NAMES] = whole(b"{}", 401)
+        await there.healthy("a", "c")
+        assert "/v1/models answers 401" in (await there.shown())["b"]["found"]
+        for path in (CHAT, NAMES):
+            asked = [one for one in there.boxes["b"].asked if one.line.split()[1] == path]
+            assert {one.headers["authorization"] for one in asked} == {f"Bearer {FILTERS_KEY}"}
+
+    over(gateway, told)
+
+
 def test_a_box_that_is_out_is_not_asked_until_it_is_back(gateway: Gateway) -> None:
     async def told(there: Fleet) -> None:
         there.take_out(b="its card is changed")
@@ -269,6 +311,34 @@ def test_what_one_box_refuses_another_one_answers(gateway: Gateway, status: int)
     over(gateway, told)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {}),
+        (CHAT, {"stream": True}),
+        ("/v1/messages", {**BODY, "max_tokens": 5}),
+        (RESPONSES, {"input": "Hello"}),
+    ],
+)
+def test_a_request_that_fails_everywhere_has_asked_each_box_once(
+    gateway: Gateway, path: str, body: dict[str, Any]
+) -> None:
+    """Also one for a name that fewer boxes serve than another."""
+
+    async def told(there: Fleet) -> None:
+        there.speak(lambda name: whole(b'{"error": {"message": "%s breaks"}}' % name.encode(), 500))
+        status, text = await there.ask(path, **{**body, "model": "m"})
+        assert (status, " breaks" in text) == (500, True), text
+        assert (there.asked("a"), there.asked("b")) == (1, 1)
+        status, text = await there.ask(path, **{**body, "model": "other"})
+        assert status == 503, text
+        assert "no box serves other now: c has failed; last: " in text
+        assert "c breaks" in text
+        assert there.asked("c") == 1
+
+    over(gateway, told)
+
+
 def test_what_is_wrong_with_a_request_is_said_once(gateway: Gateway) -> None:
     async def told(there: Fleet) -> None:
         there.speak(lambda _: whole(b'{"error": {"message": "too long", "code": 400}}', 400))
@@ -321,7 +391,9 @@ def test_what_goes_on_from_an_answer_goes_to_the_box_that_has_it(gateway: Gatewa
             assert await there.who(4, **more) == [name] * 4
             there.take_out(**{name: "a roll"})
             status, text = await there.ask(**more)
-            assert status == 503 and f"{name} was taken out" in text, text
+            assert status == 503, text
+            said = "only one box of m has the answer that this goes on from"
+            assert f"{said}: {name} was taken out: a roll" in text
             there.take_out()
 
     over(gateway, told)

@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 
 from aibox.decide import doors, fleet
+from aibox.decide.doors import Standing, Verdict
 from aibox.decide.fleet import Fleet, Member, Other
 
-OWN = Member(
-    "a", ("coder", "qwen"), "http://127.0.0.1:4000", "http://127.0.0.1:4000/health", 4096, True
-)
+OWN = Member("a", ("coder", "qwen"), "http://127.0.0.1:4000", 4096, keyed=True)
 OTHER = Other("b", ("coder",), "192.168.1.21", 4000, 4096, stream=True, listens="0.0.0.0")
 
 
@@ -27,6 +26,7 @@ OTHER = Other("b", ("coder",), "192.168.1.21", 4000, 4096, stream=True, listens=
 def test_another_box_is_asked_at_its_filter(address: str, upstream: str) -> None:
     found = fleet.member(replace(OTHER, address=address))
     assert (found.upstream, found.health) == (upstream, f"{upstream}/health")
+    assert found.names == f"{upstream}/v1/models"
     assert found.keyed
 
 
@@ -42,6 +42,7 @@ def test_another_box_is_asked_at_its_filter(address: str, upstream: str) -> None
         (replace(OTHER, address="127.0.0.1"), "set box_address"),
         (replace(OTHER, address="::1"), "set box_address"),
         (replace(OTHER, address="localhost"), "set box_address"),
+        (replace(OTHER, address="::ffff:127.0.0.1"), "set box_address"),
     ],
 )
 def test_a_box_that_cannot_be_asked_is_said_so(other: Other, said: str | None) -> None:
@@ -78,6 +79,36 @@ def test_the_filters_key_goes_to_filters_only() -> None:
         one["litellm_params"]["api_key"] for one in json.loads(fleet.config(there))["model_list"]
     ]
     assert keys == ["none", "os.environ/AIBOX_UPSTREAM_KEY"]
+    boxes = json.loads(fleet.fleet_text("", there))["boxes"]
+    assert [boxes[name]["keyed"] for name in ("a", "b")] == [False, True]
+
+
+FILTER, SERVER = "http://127.0.0.1:4000", "http://127.0.0.1:8000"
+
+
+@pytest.mark.parametrize(
+    ("upstream", "stream", "keyed", "by_hand"),
+    [
+        (FILTER, True, True, False),
+        (SERVER, False, False, False),
+        (SERVER, True, False, False),
+        ("http://127.0.0.1:9000", True, False, True),
+        (FILTER, False, False, True),  # a filter of the person's own, in the place of ours
+    ],
+)
+def test_the_gateways_own_box_is_asked_as_it_would_be_alone(
+    upstream: str, stream: bool, keyed: bool, by_hand: bool
+) -> None:
+    standing = Standing(Verdict(on=stream), Verdict(on=True), upstream)
+    found = fleet.itself("a", ("coder",), 4096, standing, filters=FILTER, server=SERVER)
+    assert (found.upstream, found.keyed, found.by_hand) == (upstream, keyed, by_hand)
+
+
+def test_a_server_of_the_persons_own_is_judged_by_what_it_answers_itself() -> None:
+    """Not by the box's vLLM, behind which it may be dead; whether it has a /health is not known."""
+    own = replace(OWN, upstream="http://127.0.0.1:9000", by_hand=True)
+    told = json.loads(fleet.fleet_text("", (own,)))["boxes"]["a"]
+    assert told["health"] == told["names"] == "http://127.0.0.1:9000/v1/models"
 
 
 def test_an_odd_name_of_a_box_goes_through_unchanged() -> None:

@@ -114,6 +114,8 @@ def test_a_stray_file_is_foreign() -> None:
     [
         ("127.0.0.1", True),
         ("127.0.0.53", True),
+        ("localhost", True),
+        ("ai-box", False),
         ("::1", True),
         ("::ffff:127.0.0.1", True),
         ("0.0.0.0", False),

@@ -73,7 +73,7 @@ def from_the_filter() -> str:
 def from_the_rotation() -> str:
     """Of a gateway that asks one other box."""
     registry = CollectorRegistry()
-    there = rotation.Rotation([rotation.Box("b", ["m"], "")], rotation.Out(""))
+    there = rotation.Rotation([rotation.Box("b", ["m"], "", "", "")], rotation.Out(""))
     registry.register(rotation.Gauges(there))
     return generate_latest(registry).decode()
 

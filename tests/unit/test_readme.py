@@ -72,6 +72,10 @@ RUN_BY = {
         "tests/unit/test_watching.py",
         '"-m", "tasks.monitoring_files"',
     ),
+    "pyinfra inventory deploy.py --limit ai-box-2": (  # a roll runs it for each box
+        "tests/rehearsal/rolling.py",
+        '"-m", "tasks.roll"',
+    ),
     "python -m tasks.roll": ("tests/rehearsal/rolling.py", '"-m", "tasks.roll"'),
     "sudo /opt/aibox/current/bin/aibox rotation": (
         "tests/unit/test_rotation.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -16,18 +17,33 @@ from aibox.box import rotation as on_box
 from aibox.decide import rotation
 from aibox.gateway import rotation as code
 
-OUT = {"b": {"why": "its card is changed", "since": 100.0}}
+OUT = {"b": {"why": "its card is changed", "since": 100.0, "by": "hand"}}
 NOBODY = "http://127.0.0.1:9"  # the port where nothing is ever said
 
 
 def test_who_is_out_already_stays_so_since_then() -> None:
-    out = rotation.taken_out({}, "b", "its card is changed", 100.0)
+    out = rotation.taken_out({}, "b", "its card is changed", "hand", 100.0)
     assert out == OUT
-    out = rotation.taken_out(out, "b", "another card", 200.0)
-    assert out == {"b": {"why": "another card", "since": 100.0}}
+    out = rotation.taken_out(out, "b", "another card", "hand", 200.0)
+    assert out == {"b": {"why": "another card", "since": 100.0, "by": "hand"}}
     assert rotation.put_back(out, "b") == {}
     assert rotation.put_back(out, "a") == out
     assert code.out_in(rotation.text(out)) == out
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "holds"),
+    [("roll", "hand", "hand"), ("hand", "roll", "hand"), ("roll", "roll", "roll")],
+)
+def test_what_a_hand_has_taken_out_never_becomes_a_rolls(first: str, then: str, holds: str) -> None:
+    out = rotation.taken_out({}, "b", f"why of a {first}", first, 100.0)
+    out = rotation.taken_out(out, "b", f"why of a {then}", then, 200.0)
+    assert out["b"] == {"why": f"why of a {holds}", "since": 100.0, "by": holds}
+    assert code.out_in(rotation.text(out)) == out
+
+
+def test_who_is_not_said_to_have_done_it_is_a_hand() -> None:
+    assert code.out_in('{"out": {"b": {"why": "x", "since": 1}}}')["b"]["by"] == "hand"
 
 
 @pytest.mark.parametrize(
@@ -43,6 +59,7 @@ def test_who_is_out_already_stays_so_since_then() -> None:
         '{"out": {"b": {"why": "x", "since": "today"}}}',
         '{"out": {"b": {"why": "x", "since": true}}}',
         '{"out": {"b": {"why": "x", "since": Infinity}}}',
+        '{"out": {"b": {"why": "x", "since": 1, "by": "cat"}}}',
     ],
 )
 def test_what_is_no_rotation_is_told(text: str) -> None:
@@ -61,11 +78,11 @@ def test_what_is_no_rotation_is_told(text: str) -> None:
         ({"out": None, "healthy": None, "found": None}, "in, health not known  coder"),
         (
             {"out": OUT["b"], "healthy": True, "found": None},
-            "out for 1 h 0 min: its card is changed (healthy)  coder",
+            "out for 60 min: its card is changed (healthy)  coder",
         ),
         (
             {"out": OUT["b"], "healthy": False, "found": "timed out"},
-            "out for 1 h 0 min: its card is changed (not healthy: timed out)  coder",
+            "out for 60 min: its card is changed (not healthy: timed out)  coder",
         ),
     ],
 )
@@ -73,12 +90,9 @@ def test_how_a_box_stands(box: dict[str, Any], said: str) -> None:
     assert rotation.standing({"models": ["coder"], **box}, 3700.0) == said
 
 
-@pytest.mark.parametrize(
-    ("seconds", "said"),
-    [(-5, "0 s"), (59, "59 s"), (60, "1 min"), (7290, "2 h 1 min"), (200_000, "2 days")],
-)
-def test_how_long(seconds: float, said: str) -> None:
-    assert rotation.lasting(seconds) == said
+def test_a_clock_that_was_set_back_makes_no_time_below_nothing() -> None:
+    out = {"models": ["coder"], "out": OUT["b"], "healthy": True, "found": None}
+    assert rotation.standing(out, 50.0).startswith("out for 0 s: ")
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -102,7 +116,9 @@ def test_a_box_is_taken_out_and_put_back(folder: Path, capsys: pytest.CaptureFix
     assert [shown["boxes"][name]["out"] is None for name in ("a", "b")] == [True, False]
     assert "refused" in shown["gateway"]
     file = folder / "rotation.json"
-    assert code.out_in(file.read_text())["b"]["why"] == "its card is changed"
+    there = code.out_in(file.read_text())["b"]
+    assert (there["why"], there["by"]) == ("its card is changed", "hand")
+    assert shown["boxes"]["b"]["out"] == there
     assert file.stat().st_mode & 0o777 == 0o644
     assert program.main(["rotation"]) == 1
     said = capsys.readouterr()
@@ -111,6 +127,13 @@ def test_a_box_is_taken_out_and_put_back(folder: Path, capsys: pytest.CaptureFix
     assert "the gateway does not answer" in said.err
     program.main(["rotation", "back", "b"])
     assert code.out_in(file.read_text()) == {}
+
+
+def test_a_roll_says_that_it_is_one(folder: Path) -> None:
+    program.main(["rotation", "out", "b", "--why", "a new version", "--by", "roll"])
+    assert code.out_in((folder / "rotation.json").read_text())["b"]["by"] == "roll"
+    program.main(["rotation", "out", "b", "--why", "its card is changed"])
+    assert code.out_in((folder / "rotation.json").read_text())["b"]["by"] == "hand"
 
 
 def test_one_that_left_the_inventory_can_still_be_put_back(folder: Path) -> None:
@@ -167,33 +190,34 @@ def test_only_root_changes_it(
 
 
 def rotating(folder: Path, *names: str) -> code.Rotation:
-    """Boxes that are all healthy."""
-    boxes = [code.Box(name, ["coder"], "", failures=0) for name in names]
+    """Boxes that are all healthy, and serve `coder`."""
+    boxes = [code.Box(name, ["coder"], "", "", "", frozenset({"coder"}), 0, 0) for name in names]
     return code.Rotation(boxes, code.Out(str(folder / "rotation.json")))
 
 
 def test_boxes_take_turns_until_one_is_busier(tmp_path: Path) -> None:
     there = rotating(tmp_path, "a", "b")
     requests = [code.Request() for _ in range(4)]
-    assert [there.chosen("ab", one) for one in requests] == ["a", "b", "a", "b"]
+    assert [there.chosen("ab", one, "coder") for one in requests] == ["a", "b", "a", "b"]
     there.left(requests[1])
     there.left(requests[1])  # twice is once
-    assert [there.chosen("ab", code.Request()) for _ in range(2)] == ["b", "a"]
+    assert [there.chosen("ab", code.Request(), "coder") for _ in range(2)] == ["b", "a"]
     assert [of["requests"] for of in there.shown().values()] == [3, 2]
 
 
-def test_a_request_that_comes_again_goes_elsewhere_as_long_as_it_can(tmp_path: Path) -> None:
+def test_a_request_that_comes_again_goes_to_each_box_once(tmp_path: Path) -> None:
     there, request = rotating(tmp_path, "a", "b", "c"), code.Request()
-    assert [there.chosen("abc", request) for _ in range(3)] == ["a", "b", "c"]
+    assert [there.chosen("abc", request, "coder") for _ in range(3)] == ["a", "b", "c"]
     assert [of["requests"] for of in there.shown().values()] == [0, 0, 1]
-    assert there.chosen("abc", request) == "a"
+    with pytest.raises(code.NobodyServesError, match="a has failed; b has failed; c has failed"):
+        there.chosen("abc", request, "coder")
     there.left(request)
     assert [of["requests"] for of in there.shown().values()] == [0, 0, 0]
 
 
 def test_what_asks_without_a_request_is_not_counted(tmp_path: Path) -> None:
     there = rotating(tmp_path, "a", "b")
-    assert [there.chosen("ab", None) for _ in range(3)] == ["a", "b", "a"]
+    assert [there.chosen("ab", None, "coder") for _ in range(3)] == ["a", "b", "a"]
     assert [of["requests"] for of in there.shown().values()] == [0, 0]
 
 
@@ -201,20 +225,59 @@ def test_who_is_out_or_not_healthy_is_not_chosen(tmp_path: Path) -> None:
     there = rotating(tmp_path, "a", "b", "c")
     (tmp_path / "rotation.json").write_text(rotation.text({"a": OUT["b"], "gone": OUT["b"]}))
     there.boxes["b"].saw("503")
-    assert {there.chosen("abc", None) for _ in range(4)} == {"b", "c"}  # once is no failure
+    assert {there.chosen("abc", None, "coder") for _ in range(4)} == {
+        "b",
+        "c",
+    }  # once is no failure
     there.boxes["b"].saw("503")
-    assert {there.chosen("abc", None) for _ in range(4)} == {"c"}
+    assert {there.chosen("abc", None, "coder") for _ in range(4)} == {"c"}
     with pytest.raises(
         code.NobodyServesError,
         match=r"a was taken out: its card is changed; b is not healthy: 503",
     ):
-        there.chosen("ab", None)
+        there.chosen("ab", None, "coder")
     there.boxes["b"].saw(None)
-    assert there.chosen("ab", None) == "b"
+    assert there.chosen("ab", None, "coder") == "b"
 
 
 def test_a_box_that_was_never_asked_is_not_healthy_yet() -> None:
-    assert not code.Box("a", [], "").is_healthy
+    assert not code.Box("a", [], "", "", "").is_healthy
+
+
+def test_a_box_is_asked_only_for_what_it_serves_now(tmp_path: Path) -> None:
+    """The configuration is of the settings; a change has come to one box, not yet to the other."""
+    there = rotating(tmp_path, "a", "b")
+    there.boxes["a"].models.append("new")
+    there.boxes["b"].models.append("new")
+    there.boxes["a"].named(["coder", "new"], 0)
+    assert {there.chosen("ab", None, "new") for _ in range(3)} == {"a"}
+    assert {there.chosen("ab", None, "coder") for _ in range(3)} == {"a", "b"}
+    shown = there.shown()["b"]
+    assert (shown["models"], shown["missing"], shown["healthy"]) == (["coder"], ["new"], True)
+    assert rotation.standing(shown, 0) == "in  coder (not yet: new)"
+    there.boxes["a"].saw("503")
+    there.boxes["a"].saw("503")
+    said = "a is not healthy: 503; b serves coder"
+    with pytest.raises(code.NobodyServesError, match=said):
+        there.chosen("ab", None, "new")
+    assert there.shown()["a"]["models"] == ["coder", "new"]  # what it is to serve
+
+
+def test_what_a_box_serves_is_asked_anew_in_time() -> None:
+    box = code.Box("a", ["m"], "", "", "")
+    assert box.are_names_old(0)
+    box.named(["m"], 100)
+    box.saw(None)
+    assert not box.are_names_old(100 + code.NAMES_EVERY_S - 1)
+    assert box.are_names_old(100 + code.NAMES_EVERY_S)
+    box.saw("once is no failure, but it may come back as another")
+    assert box.are_names_old(101)
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b'{"data": [1]}', b'{"data": [{}]}', b'{"data": 1}'])
+def test_what_names_no_models_is_told(body: bytes) -> None:
+    with pytest.raises(code.NotWellError, match=r"http://x names no models"):
+        code.names_in(body, "http://x")
 
 
 def test_what_is_out_is_read_anew_and_a_broken_file_is_said_once(
@@ -232,6 +295,27 @@ def test_what_is_out_is_read_anew_and_a_broken_file_is_said_once(
     assert out.now() == {}
     file.write_text(rotation.text(OUT))
     assert out.now() == OUT
+
+
+def test_a_file_that_cannot_be_read_just_now_changes_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a LiteLLM that has no file left to open."""
+    file = tmp_path / "rotation.json"
+    out = code.Out(str(file))
+    file.write_text(rotation.text(OUT))
+    assert out.now() == OUT
+    file.write_text(rotation.text({**OUT, "c": OUT["b"]}))
+    for name in ("read_text", "stat"):
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, name, too_many)
+            assert out.now() == OUT
+    assert caplog.text.count("what was out stays out") == 2
+    assert set(out.now()) == {"b", "c"}
+
+
+def too_many(*_: object, **__: object) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 def test_what_was_sent_and_never_confirmed_ends_a_connection() -> None:

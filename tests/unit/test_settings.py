@@ -454,6 +454,11 @@ def test_a_driver_setting_written_wrong_names_the_nearest(
     assert the_fault_with(load, **{typo: 1}).endswith(f"did you mean {meant}?")
 
 
+def test_a_setting_that_was_renamed_is_told_its_new_name(load: Load) -> None:
+    fault = the_fault_with(load, scrape_address="192.168.1.20")
+    assert fault.endswith("scrape_address: unknown setting; it is called box_address now")
+
+
 def test_several_wrong_driver_settings_come_at_once(load: Load) -> None:
     wrong = {"nvidia_key": "x", "gpu_pci_ids": ["x"], "power_limit_w": "x"}
     assert len(faults_with(load, **wrong)) == 3

@@ -99,20 +99,20 @@ def test_the_plan_names_exporters_and_who_may_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "said", "monitors", "is_refused"),
+    ("address", "monitors", "is_refused"),
     [
-        ("@local", None, [KNOWN], True),
-        ("@local", None, [ITSELF, KNOWN], True),
-        ("@local", None, [Monitor("@local", "@local", itself=True)], False),
-        ("@local", None, [], False),
-        ("@local", "192.168.1.20", [KNOWN], False),
-        ("ai-box", None, [KNOWN], False),
+        ("@local", [KNOWN], True),
+        ("@local", [ITSELF, KNOWN], True),
+        ("@local", [Monitor("@local", "@local", itself=True)], False),
+        ("@local", [], False),
+        ("192.168.1.20", [KNOWN], False),
+        ("ai-box", [KNOWN], False),
     ],
 )
 def test_a_box_that_only_pyinfra_can_name_is_refused_to_a_monitor(
-    address: str, said: str | None, monitors: list[Monitor], is_refused: bool
+    address: str, monitors: list[Monitor], is_refused: bool
 ) -> None:
-    refusal = monitoring.unknown_box(address, said, monitors)
+    refusal = monitoring.unknown_box(address, monitors)
     assert (refusal is not None) == is_refused
     if refusal:
         assert "box_address" in refusal.remedy
