@@ -25,7 +25,7 @@ from aibox.card import (
 )
 from aibox.decide import driver, driver_sources
 from aibox.decide.driver import DriverWanted
-from aibox.decide.figures import GB
+from aibox.decide.figures import GB, counted
 from aibox.decide.fitting import Load, load_of
 from aibox.decide.patches import touched
 from aibox.decide.preflight import Wanted
@@ -552,8 +552,8 @@ def _check_spread(settings: Settings) -> list[str]:
     if named is not None and len(named) != spread.cards:
         asked = f"{spread} take {spread.cards}" if str(spread) else "the server takes 1"
         return [
-            f"gpu_uuid: found {_counted(len(named))}, and {asked}; name as many cards as the flags "
-            "ask for, or set tensor-parallel-size with `serve`"
+            f"gpu_uuid: found {counted(len(named), 'card')}, and {asked}; name as many cards as "
+            "the flags ask for, or set tensor-parallel-size with `serve`"
         ]
     return []
 
@@ -567,10 +567,6 @@ def _wrong_sizes(settings: Settings) -> list[str]:
             source = settings.flag_source(name)
             faults.append(f"{name} ({source}) is {error}; expected a whole number from 1")
     return faults
-
-
-def _counted(cards: int) -> str:
-    return "1 card" if cards == 1 else f"{cards} cards"
 
 
 def _check_visible(settings: Settings) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 from pyinfra import state
 from pyinfra.api import Host
 
-from aibox.decide.drift import Reason
+from aibox.decide.drift import Reason, Serves
 from aibox.decide.foreign import Sorted
 from aibox.decide.secrecy import without_secrets
 
@@ -56,9 +56,11 @@ def difference(path: str, old: bytes, new: bytes) -> list[str]:
     )
 
 
-def write(box: Host, foreign: Sorted, *, watched: bool = False) -> None:
+def write(
+    box: Host, foreign: Sorted, *, watched: bool = False, serves: Serves | None = None
+) -> None:
     """Leave the report of one box. Its name is in it: a box may be called anything. watched:
-    whether its monitor is to learn of it."""
+    whether its monitor is to learn of it. serves: None for a host that is no box."""
     reasons = {
         name: [asdict(one) for one in told] for name, told in _told.get(box.name, {}).items()
     }
@@ -67,6 +69,7 @@ def write(box: Host, foreign: Sorted, *, watched: bool = False) -> None:
         "watched": watched,
         "operations": len(state.ops[box]),
         "reasons": reasons,
+        "serves": serves and asdict(serves),
         **asdict(foreign),
     }
     path = Path(os.environ[FOLDER]) / f"{list(state.inventory).index(box)}.json"

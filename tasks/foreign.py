@@ -13,6 +13,7 @@ from tasks import drift_report, ledger, preflight, standing_doors, watching
 from tasks.box import Box
 from tasks.facts import Probe
 from tasks.operations import say_refusal
+from tasks.pauses import what_it_is_to_clients
 from tasks.weights import planned
 
 
@@ -32,7 +33,8 @@ def looked_for() -> None:
     strays = [f"{box.weights_folder}/{path}" for path in strays_of(box)]
     sorted_things = sort(foreign_in(found, strays, declared), box.settings.accepted)
     if host not in state.failed_hosts:  # a report says: looked at to the end
-        drift_report.write(host, sorted_things, watched=box.watched.node.on)
+        serves = what_it_is_to_clients(box)
+        drift_report.write(host, sorted_things, watched=box.watched.node.on, serves=serves)
 
 
 def strays_of(box: Box) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 from pyinfra.api import Config, State
@@ -26,7 +27,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--limit", action="append", default=[])
     asked = parser.parse_args(words)
     try:
-        found = named(asked.inventory, asked.limit)
+        with redirect_stdout(sys.stderr):  # an inventory may print; only the answer is to be there
+            found = named(asked.inventory, asked.limit)
     except Exception as error:  # an inventory is a person's own code
         found = Refusal(
             f"{asked.inventory}: {error}",
@@ -62,7 +64,18 @@ def named(inventory: str, limit: list[str]) -> dict[str, list[str]] | Refusal:
             )
         wanted = {name for text in limit for name in exit_codes.named(text, every, groups)}
         boxes = [one.name for one in watching.boxes() if not limit or one.name in wanted]
+        if not boxes:
+            return only_monitors(limit)
         return {"boxes": boxes, "gateways": [one.name for one in fleet.gateways()]}
+
+
+def only_monitors(limit: list[str]) -> Refusal:
+    where = " ".join(f"--limit {text}" for text in limit) or "the inventory"
+    return Refusal(
+        f"{where} names monitors, and no box",
+        "at least one box",
+        "name a box; a monitor is deployed to by itself: pyinfra inventory deploy.py --limit NAME",
+    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,17 @@ from aibox.decide.plan import labelled
 from aibox.decide.refusal import Refusal
 from aibox.decide.server import proof_is_owed
 from aibox.decide.standing import mtp, shortened, speed
-from tasks import deployed, doors, drift_metrics, monitor, page, release, watching, weights
+from tasks import (
+    deployed,
+    doors,
+    drift_metrics,
+    left_out,
+    monitor,
+    page,
+    release,
+    watching,
+    weights,
+)
 from tasks.box import AIBOX, Box
 from tasks.door_keys import stream_keys
 from tasks.drift_report import because
@@ -80,6 +90,7 @@ def screen(box: Box, found: dict[str, Any]) -> list[tuple[str, str]]:
         ("speed", f"{speed(proof)} in the last proof"),
         ("MTP", mtp(box.speculative, proof)),
         *labelled("doors", door_rows(box)),
+        *labelled("rotation", left_out.rows(box)),
         *labelled("metrics", monitoring.plan_rows(watching.asked(box.settings), box.watched)),
         *labelled("dashboard", monitor.screen_rows(box.settings)),
     ]

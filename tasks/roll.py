@@ -1,22 +1,24 @@
 """Deploy to one box after the other, each out of rotation meanwhile: `python -m tasks.roll`.
 
-No request at a gateway is lost: a box is asked no more, ends what it works on, is deployed to, and
-is asked again when every gateway finds it healthy. It shows what differs and asks once. What fails
-stops it; the next roll goes on from there. Exit codes: 0 done or nothing to do, 1 anything else.
+A box gets no new request from a gateway, ends those that it works on, is deployed to, and is asked
+again when every gateway finds it healthy (docs/fleet.md says which requests are lost all the same).
+It shows what differs and asks once. What fails stops it; the next roll goes on from there. Exit
+codes: 0 done or nothing to do, 1 anything else.
 """
 
 from __future__ import annotations
 
 import argparse
 import fcntl
+import hashlib
 import io
 import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,14 +26,24 @@ from aibox.decide import drift as drifts
 from aibox.decide import roll
 from aibox.decide.figures import duration
 from aibox.decide.refusal import Refusal
-from aibox.decide.roll import Gateway, Looked, Turn
-from tasks import drift, roll_runs
+from aibox.decide.roll import Gateway, Left, Looked, Turn
+from aibox.decide.rotation import BY_ROLL
+from tasks import deploy_lock, drift
 from tasks.parser import Parser
+from tasks.roll_runs import PyinfraRuns, Runs
+from tasks.roll_step import AT_BOX, AT_GATEWAY
 
 DRAIN_S = 600  # LiteLLM's own limit of a request
-HEALTHY_S = 120  # until the gateways find a box healthy that was deployed to
-SETTLE_S = 8  # until they have noticed that one is not: two looks, each with its patience
-POLL_S = 1.0
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Seconds. healthy: until the gateways find a box so that was deployed to. settle: until they
+    have noticed that one is not, two looks, each with its own patience. poll: between two looks."""
+
+    healthy: float = 120
+    settle: float = 8
+    poll: float = 1
 
 
 class StoppedError(Exception):
@@ -48,12 +60,18 @@ class Roll:
     although their turn had come."""
 
     asked: argparse.Namespace
+    runs: Runs
     gateways: list[str]
+    patience: Patience
     out: dict[str, list[str]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
 
 
-def main(words: list[str] | None = None) -> int:
+def main(
+    words: list[str] | None = None,
+    runs: Callable[[argparse.Namespace], Runs] = PyinfraRuns,
+    patience: Patience = Patience(),
+) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     for stream in (sys.stdout, sys.stderr):  # whatever a box is called, in whatever locale
         if isinstance(stream, io.TextIOWrapper):
@@ -61,11 +79,13 @@ def main(words: list[str] | None = None) -> int:
     asked = parser().parse_args(words)
     try:
         with one_at_a_time(asked.inventory):
-            return rolled(asked)
+            return rolled(asked, runs(asked), patience)
     except StoppedError as stopped:
         say(stopped.refusal, stopped.left)
     except KeyboardInterrupt:
         print("interrupted: nothing was changed", file=sys.stderr)
+    except OSError as error:
+        say(fault(error))
     return 1
 
 
@@ -98,68 +118,83 @@ def seconds(text: str) -> int:
 
 
 def say(refusal: Refusal, more: Sequence[str] = ()) -> None:
-    sys.stdout.flush()
-    for line in [*str(refusal).splitlines(), *more]:
-        print(drifts.printable(line), file=sys.stderr, flush=True)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has gone; so must what is still to be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(BrokenPipeError):
+        for line in [*str(refusal).splitlines(), *more]:
+            print(drifts.printable(line), file=sys.stderr, flush=True)
+
+
+def fault(error: OSError) -> Refusal:
+    return roll.unread() if isinstance(error, BrokenPipeError) else roll.file_fault(error)
 
 
 @contextmanager
 def one_at_a_time(inventory: str) -> Iterator[None]:
     """Two rolls would each take what the other has out for what an earlier one has left."""
-    path = Path(inventory)
-    if not path.is_file():
-        yield
-        return
-    with path.open() as file:
+    path = lock_of(inventory)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            found = f"another roll of {os.path.relpath(path)} is at work"
+        except BlockingIOError:
+            found = f"another roll of {inventory} is at work"
             raise StoppedError(Refusal(found, "one at a time", "wait for it, or end it")) from None
         yield
+
+
+def lock_of(inventory: str) -> Path:
+    """Of this user, for one inventory, which need not be a file."""
+    state = Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state").expanduser()
+    path = Path(inventory)
+    named = str(path.resolve()) if path.exists() else inventory
+    return state / "aibox" / f"roll-{hashlib.sha256(named.encode()).hexdigest()[:16]}.lock"
 
 
 # --- before it begins ----------------------------------------------------------------------------
 
 
-def rolled(asked: argparse.Namespace) -> int:
+def rolled(asked: argparse.Namespace, runs: Runs, patience: Patience) -> int:
     """Look, refuse or ask, and do it. Returns the exit code. Raises StoppedError."""
-    names = roll_runs.named(asked)
+    names = runs.named()
     if isinstance(names, str):
         print(names, file=sys.stderr)
         return 1
     if not names["gateways"]:
         raise StoppedError(roll.no_gateways())
-    looked = look(asked, names["boxes"], names["gateways"])
+    looked = look(runs, names["boxes"], names["gateways"])
     refusals = roll.refusals(looked, interrupt=asked.interrupt)
     for refusal in refusals:
         say(refusal)
     if refusals:
         return 1
     turns = roll.turns(looked)
-    for line in roll.plan(turns, looked.gateways):
-        print(drifts.printable(line), flush=True)
-    work = Roll(asked, names["gateways"])
+    show(roll.plan(turns, looked.gateways))
+    work = Roll(asked, runs, names["gateways"], patience)
     if any(one.is_due for one in turns):
         agreed(asked)
         in_turn(work, [one for one in turns if one.is_due])
-    left = roll.ending(turns)
-    for line in left:
-        print(drifts.printable(line))
+    left = roll.ending(turns, looked.audits)
+    show(left)
     return 1 if left or work.skipped else 0
 
 
-def look(asked: argparse.Namespace, boxes: Sequence[str], gateways: Sequence[str]) -> Looked:
+def look(runs: Runs, boxes: Sequence[str], gateways: Sequence[str]) -> Looked:
     """Everything, with what differs on the screen."""
-    answers = roll_runs.ask(asked, gateways)
-    audits, failure = roll_runs.audits(asked)
-    for audit in audits.values():
-        for line in drifts.table(audit) if audit.mends else ():
-            print(drifts.printable(line))
-    sys.stdout.flush()
+    answers = runs.ask(gateways)
+    audits, failure = runs.audits()
+    show([line for audit in audits.values() if audit.mends for line in drifts.table(audit)])
     if failure is not None:
         print(failure, file=sys.stderr)
     return Looked(boxes, answers, audits)
+
+
+def show(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(drifts.printable(line))
+    sys.stdout.flush()
 
 
 def agreed(asked: argparse.Namespace) -> None:
@@ -189,40 +224,59 @@ def in_turn(work: Roll, turns: Sequence[Turn]) -> None:
             began = time.monotonic()
             done = turned(work, turn)
             print(f"==> {turn.box}: {done}, {duration(time.monotonic() - began)}", flush=True)
-    except (KeyboardInterrupt, StoppedError) as ended:
-        refusal = ended.refusal if isinstance(ended, StoppedError) else roll.interrupted()
-        left = [line for box, where in work.out.items() for line in roll.left_out(box, where)]
-        raise StoppedError(refusal, left) from None
+    except (KeyboardInterrupt, StoppedError, OSError) as ended:
+        left = [line for box, at in work.out.items() if at for line in roll.left_out(box, at)]
+        raise StoppedError(why(ended), left) from None
+
+
+def why(ended: BaseException) -> Refusal:
+    """For an end within a turn."""
+    if isinstance(ended, StoppedError):
+        return ended.refusal
+    return fault(ended) if isinstance(ended, OSError) else roll.interrupted()
 
 
 def turned(work: Roll, turn: Turn) -> str:
     """One box: out, quiet, deployed to, healthy, back. Returns what became of it."""
-    box, asked = turn.box, work.asked
-    found = roll_runs.ask(asked, work.gateways)
-    by_hand = roll.reason_of_a_hand(box, found)
-    if by_hand is not None:
+    box = turn.box
+    found: Sequence[Gateway] = work.runs.ask(work.gateways)
+    by_hand = roll.by_hand_at(box, found)
+    if by_hand:
         work.skipped.append(box)
-        return f"left alone, somebody has taken it out meanwhile: {by_hand}"
-    take_out(work, box, judged_again(work, turn, found))
-    left = roll_runs.wait(asked, box, asked.drain)
-    if left != 0:
-        print(roll.not_quiet(box, left, asked.drain), flush=True)
-    if turn.differs and roll_runs.deploy(asked, box, quiet=left == 0):
+        return f"left alone, {roll.taken_by_a_hand(by_hand)}"
+    found = judged_again(work, turn, found)
+    nobody_deploys(work, box)
+    take_out(work, box, found)
+    may_reboot = roll.may_reboot(box, found, quiet(work, box, found))
+    if turn.differs and work.runs.deploy(box, may_reboot=may_reboot):
         after_a_failure(work, box)
-    wait_until_healthy(work, box)
-    put_back(work, box)
+    found = wait_until_healthy(work, turn)
+    put_back(work, box, found)
+    by_hand = roll.by_hand_at(box, found)
+    if by_hand:
+        work.skipped.append(box)
+        return f"done, and left out there: {roll.taken_by_a_hand(by_hand)}"
     return "done, and asked again"
+
+
+def nobody_deploys(work: Roll, box: str) -> None:
+    """Raises StoppedError where somebody does, as a roll's own that was killed may."""
+    found = work.runs.at_work(box)
+    if found is None:
+        raise StoppedError(roll.not_reached(box))
+    if found["by"] is not None:
+        raise StoppedError(deploy_lock.busy(found["by"]))
 
 
 def judged_again(work: Roll, turn: Turn, found: Sequence[Gateway]) -> Sequence[Gateway]:
     """What the gateways say when its turn may begin as things stand now: right after its own start
     a gateway knows nothing of anybody for a moment. Raises StoppedError."""
-    end = time.monotonic() + SETTLE_S
+    end = time.monotonic() + work.patience.settle
     while refusal := roll.refusal_of_a_turn(turn, found, interrupt=work.asked.interrupt):
         if time.monotonic() > end:
             raise StoppedError(refusal)
-        time.sleep(POLL_S)
-        found = roll_runs.ask(work.asked, work.gateways)
+        time.sleep(work.patience.poll)
+        found = work.runs.ask(work.gateways)
     return found
 
 
@@ -230,37 +284,74 @@ def take_out(work: Roll, box: str, found: Sequence[Gateway]) -> None:
     """At every gateway that asks it. Raises StoppedError; it is back then where it was out."""
     where = [name for name, _ in roll.told_of(box, found)]
     work.out[box] = where
-    why = f"{roll.WHY} from {socket.gethostname()}"
-    for one in roll_runs.ask(work.asked, where, "out", box, "--why", why):
+    words = "out", box, "--why", f"rolling update from {socket.gethostname()}", "--by", BY_ROLL
+    answers = work.runs.ask(where, *words)
+    for one in answers:
         if box not in roll.out_names(one):
-            put_back(work, box)
+            with suppress(StoppedError):  # where it stays out is said at the end
+                put_back(work, box, answers)
             raise StoppedError(roll.not_taken(box, one, "out"))
     if where:
         print(f"{box} is out of rotation at {', '.join(where)}", flush=True)
 
 
+def quiet(work: Roll, box: str, found: Sequence[Gateway]) -> Left:
+    """What is left on a box that is out, after as long as it may take; what is not over is said.
+
+    Gateways first: what they have sent is at the box last.
+    """
+    began = time.monotonic()
+    end = began + work.asked.drain
+    gateways = [name for name, _ in roll.told_of(box, found)]
+    sent = waited(work, gateways, AT_GATEWAY, box, end)
+    left = roll.of_both(sent, waited(work, [box], AT_BOX, box, end))
+    if left.running != 0:
+        print(roll.not_quiet(box, left.running, time.monotonic() - began), flush=True)
+    return left
+
+
+def waited(work: Roll, hosts: Sequence[str], at: str, box: str, end: float) -> Left:
+    """What these hosts told last. A connection that is lost is made again, until the end."""
+    while True:
+        rest = max(0.0, end - time.monotonic())
+        left = roll.together(work.runs.wait(hosts, at, box, rest)) if hosts else Left(0)
+        if left.running is not None or time.monotonic() >= end:
+            return left
+        time.sleep(work.patience.poll)
+
+
 def after_a_failure(work: Roll, box: str) -> None:
-    """A deploy failed: a box that serves is asked again. Raises StoppedError in any case."""
-    time.sleep(SETTLE_S)
-    found = roll_runs.ask(work.asked, work.gateways)
+    """A deploy failed: a box that serves is asked again, unless something of a deploy may still be
+    at work there and stop its server. Raises StoppedError in any case."""
+    time.sleep(work.patience.settle)
+    busy = roll.still_at_work(work.runs.at_work(box))
+    if busy:
+        raise StoppedError(roll.failed(box, busy))
+    found = work.runs.ask(work.gateways)
     if not roll.is_healthy(box, found):
         raise StoppedError(roll.failed(box, roll.why_not_healthy(box, found)))
-    put_back(work, box)
+    put_back(work, box, found)
     raise StoppedError(roll.failed_but_serves(box))
 
 
-def wait_until_healthy(work: Roll, box: str) -> None:
-    """Raises StoppedError where it takes too long."""
-    end = time.monotonic() + HEALTHY_S
-    while not roll.is_healthy(box, found := roll_runs.ask(work.asked, work.gateways)):
+def wait_until_healthy(work: Roll, turn: Turn) -> Sequence[Gateway]:
+    """What the gateways say then. Raises StoppedError where it takes too long."""
+    box, patience = turn.box, work.patience
+    end = time.monotonic() + patience.healthy
+    while not roll.is_healthy(box, found := work.runs.ask(work.gateways)):
         if time.monotonic() > end:
-            raise StoppedError(roll.not_healthy(box, roll.why_not_healthy(box, found), HEALTHY_S))
-        time.sleep(POLL_S)
+            ill = roll.why_not_healthy(box, found)
+            raise StoppedError(roll.not_healthy(box, ill, patience.healthy, deployed=turn.differs))
+        time.sleep(patience.poll)
+    return found
 
 
-def put_back(work: Roll, box: str) -> None:
-    """At every gateway that leaves it out. Raises StoppedError."""
-    answers = roll_runs.ask(work.asked, work.out[box], "back", box)
+def put_back(work: Roll, box: str, found: Sequence[Gateway]) -> None:
+    """At every gateway where the roll has taken it out, and nobody else since: as these have told
+    just now. Raises StoppedError."""
+    by_hand = roll.by_hand_at(box, found)
+    ours = [name for name in work.out[box] if name not in by_hand]
+    answers = work.runs.ask(ours, "back", box)
     deaf = [one for one in answers if one.boxes is None or box in roll.out_names(one)]
     work.out[box] = [one.name for one in deaf]
     for one in deaf:

@@ -1,4 +1,4 @@
-"""Ask gateways how the boxes stand, change it, or wait for one: `python -m tasks.roll` runs it."""
+"""Ask gateways and boxes how they stand, change it, or wait: `python -m tasks.roll` runs it."""
 
 import os
 import sys

@@ -13,8 +13,9 @@ from pyinfra.api.state import StateStage
 from pyinfra.context import ctx_host
 
 from aibox.decide.plan import PlanFacts
-from aibox.decide.summary import Seen, pausing_together, rows
-from tasks import drift_report, fleet, invocation, page, preflight
+from aibox.decide.summary import Seen, out_of_rotation, pausing_together, rows
+from aibox.decide.summary import pause as paused
+from tasks import drift_report, fleet, invocation, left_out, page, preflight
 from tasks.operations import AT, SAID
 
 PLANNED = "planned"  # in a box's connector data: the facts of its plan, where one was shown
@@ -66,6 +67,7 @@ def seen(box: Host, *, carried_out: bool) -> Seen:
         model=judged.served_model if judged else None,
         pause=pause(data[PLANNED]) if PLANNED in data else None,
         models=judged.served_models if judged else (),
+        out=out_of_rotation(box.name, left_out.noted()),
     )
 
 
@@ -77,8 +79,5 @@ def due(box: Host, operations: Sequence[OperationMeta]) -> int:
 
 def pause(facts: PlanFacts) -> str | None:
     """What the server's clients will meet, where it serves now."""
-    if not facts.service.serves:
-        return None
-    if facts.reboot:
-        return "reboot"
-    return "restart" if facts.service.restart else None
+    service = facts.service
+    return paused(serves=service.serves, reboot=bool(facts.reboot), restart=service.restart)

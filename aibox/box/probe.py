@@ -859,27 +859,71 @@ def status_of(url: str) -> int | None:
 
 
 def requests() -> dict[str, Any]:
-    """How many requests the server that was deployed last works on or keeps waiting: {"running"};
-    None where it does not say so."""
+    """How many requests the server works on or keeps waiting: {"running", "ours"}.
+
+    "running": 0 where nobody serves at all, null where it is not told. "ours": whether the server
+    that was deployed has told it, and no other one serves here.
+    """
+    deployed = (record_in(DEPLOYED) or {}).get("server") or {"unit": None, "port": None}
+    here = serving(deployed)
+    told = running_at(deployed["port"]) if here and deployed["port"] else None
+    return {"running": told if here else 0, "ours": told is not None and is_alone(here, deployed)}
+
+
+def is_alone(here: list[dict[str, Any]], server: dict[str, Any]) -> bool:
+    """Whether nobody but the deployed server serves. here: see serving()."""
+    return {(one["manager"], one["unit"]) for one in here} == {("system", server["unit"])}
+
+
+def running_at(port: int) -> int | None:
+    """What a server of vLLM tells at its own metrics; None where it does not."""
     from http.client import HTTPException  # noqa: PLC0415  slow to import
-    from urllib.error import URLError  # noqa: PLC0415
     from urllib.request import ProxyHandler, build_opener  # noqa: PLC0415
 
-    deployed = record_in(DEPLOYED)
-    if deployed is None:
-        return {"running": 0}
     try:
-        url = f"http://127.0.0.1:{deployed['server']['port']}/metrics"
+        url = f"http://127.0.0.1:{port}/metrics"
         with build_opener(ProxyHandler({})).open(url, timeout=10) as answer:
-            return {"running": running_in(answer.read().decode(errors="replace"))}
-    except (OSError, ValueError, LookupError, HTTPException) as error:
-        nobody = isinstance(error, URLError) and isinstance(error.reason, ConnectionRefusedError)
-        return {"running": 0 if nobody else None}
+            return running_in(answer.read().decode(errors="replace"))
+    except (OSError, ValueError, HTTPException):
+        return None
 
 
 def running_in(metrics: str) -> int | None:
     rows = re.findall(r"^vllm:num_requests_(?:running|waiting)\{.*\} (\S+)$", metrics, re.MULTILINE)
     return int(sum(map(float, rows))) if rows else None
+
+
+# --- the question "at_work" --------------------------------------------------------------------
+
+
+def at_work(asked: dict[str, Any]) -> dict[str, Any]:
+    """What of a deploy is under way: {"jobs": their units, "by": who holds the lock of a deploy}.
+
+    asked: {"jobs": folder, "lock": file}. "by" is what the holder has written there, with "seconds"
+    that it has held it; empty where it has written nothing yet, null where nobody holds it.
+    """
+    folder = Path(asked["jobs"])
+    units = [f"aibox-{one.name}.service" for one in sorted(folder.glob("*")) if one.is_dir()]
+    ended = ("inactive", "failed")
+    return {
+        "jobs": [unit for unit in units if active_state(unit) not in ended],
+        "by": holder_of(Path(asked["lock"])),
+    }
+
+
+def holder_of(lock: Path) -> dict[str, Any] | None:
+    import fcntl  # noqa: PLC0415  for this question alone
+
+    try:
+        with lock.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                said = record_in(lock) or {}
+                return {**said, "seconds": time.time() - said["since"]} if said else {}
+    except FileNotFoundError:
+        pass
+    return None
 
 
 # --- the question "running_unit" ---------------------------------------------------------------
@@ -1786,6 +1830,7 @@ QUESTIONS = {
     "server": server,
     "serving": serving,
     "requests": lambda _asked: requests(),
+    "at_work": at_work,
     "running_unit": running_unit,
     "door": door,
     "door_left": door_left,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from aibox.decide.figures import counted
 from aibox.decide.refusal import Refusal
 from aibox.decide.unit import exec_start, server_command
 
@@ -338,7 +339,3 @@ def in_short(asked: Asked) -> Sequence[str]:
             f"the server is started anew up to {starts + 1} times; at the end it is what it was"
         )
     return rows
-
-
-def counted(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

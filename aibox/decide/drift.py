@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from aibox.decide import textfile
+from aibox.decide.figures import counted
 from aibox.decide.foreign import Foreign
 from aibox.decide.textfile import Family
 
@@ -45,6 +46,20 @@ class Mend:
 
 
 @dataclass(frozen=True)
+class Serves:
+    """What a deploy is to those who ask a box.
+
+    pause: what they meet where it serves now, "restart" or "reboot"; None for nothing. theirs: a
+    server that no deploy has set up and this one would replace, in words; None without one. doors:
+    what stands before the server and asks this box alone, by title.
+    """
+
+    pause: str | None = None
+    theirs: str | None = None
+    doors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Audit:
     """What was found on one box: what a deploy would mend, and what is foreign to it."""
 
@@ -53,6 +68,7 @@ class Audit:
     foreign: tuple[Foreign, ...]
     accepted: tuple[str, ...]
     gone: tuple[str, ...]
+    serves: Serves = Serves()
 
     @property
     def in_sync(self) -> bool:
@@ -95,7 +111,8 @@ def audits(
     """What was found on each box that left a report.
 
     reports: {box: {"operations": how many were planned, "reasons": {op_hash: [Reason as a
-    mapping]}, "new": [Foreign as a mapping], "accepted": [text], "gone": [text]}}.
+    mapping]}, "new": [Foreign as a mapping], "accepted": [text], "gone": [text], "serves":
+    Serves as a mapping, null for a host that is no box}}.
     """
     return [audit(box, rows, report) for box, report in sorted(reports.items())]
 
@@ -119,7 +136,13 @@ def audit(box: str, rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]
         ),
         accepted=tuple(report["accepted"]),
         gone=tuple(report["gone"]),
+        serves=served(report.get("serves") or {}),
     )
+
+
+def served(told: Mapping[str, Any]) -> Serves:
+    """Of a host that is no box nothing is told."""
+    return Serves(told.get("pause"), told.get("theirs"), tuple(told.get("doors", ())))
 
 
 def mend(row: Mapping[str, Any], reasons: Mapping[str, Any]) -> Mend:
@@ -181,10 +204,6 @@ def next_steps(found: Sequence[Audit], deploy: str) -> Iterator[str]:
             yield f"a deploy of {one.box} would be refused: first change what is said above"
     if any(one.foreign for one in found):
         yield "foreign things: take them away, or list their text in the setting `accepted`"
-
-
-def counted(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def printable(line: str) -> str:

@@ -1,4 +1,4 @@
-"""How sizes are shown: decimal GB as on the label of a disk or a card, MiB as NVML prints it."""
+"""How figures are shown: decimal GB as on the label of a disk or a card, MiB as NVML prints it."""
 
 GB = 10**9
 MIB = 2**20
@@ -26,6 +26,10 @@ def size(number: float) -> str:
         if number >= factor:
             return f"{number / factor:.1f} {unit}"
     return f"{number:.0f} B"
+
+
+def counted(number: int, thing: str) -> str:
+    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

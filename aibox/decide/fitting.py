@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aibox.decide.figures import MIB, gigabytes
+from aibox.decide.figures import MIB, counted, gigabytes
 from aibox.decide.refusal import Refusal
 from aibox.decide.spread import TENSOR, Spread, spread_of
 from aibox.decide.start_limits import UTILIZATION
@@ -75,7 +75,7 @@ def refusal(load: Load, memory: Sequence[int]) -> Refusal | None:
     room = smallest * load.share
     if load.on_a_card * SURELY_LOADED + load.cache < room:
         return None
-    over = f"over {_cards(load.parts)}: {gigabytes(round(load.on_a_card))} a card"
+    over = f"over {counted(load.parts, 'card')}: {gigabytes(round(load.on_a_card))} a card"
     cache = (
         f", and {gigabytes(round(load.cache))} of KV cache for one request" if load.cache else ""
     )
@@ -87,10 +87,6 @@ def refusal(load: Load, memory: Sequence[int]) -> Refusal | None:
         "weights that leave room for the KV cache on each card (an estimate: they are cut evenly)",
         _remedy(load, smallest),
     )
-
-
-def _cards(number: int) -> str:
-    return "1 card" if number == 1 else f"{number} cards"
 
 
 def _remedy(load: Load, smallest: int) -> str:

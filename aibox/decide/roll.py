@@ -1,7 +1,8 @@
 """A rolling update: which boxes, in which order, what speaks against it, and when it stops.
 
 What the gateways say of the boxes is their own answer, see aibox/decide/rotation.py: {box:
-{"models": names, "out": {"why", "since"} or None, "healthy": bool or None, "found": text}}.
+{"models": names, "out": {"why", "since", "by"} or None, "healthy": bool or None, "found": text,
+"requests": how many of its own the gateway waits for there; not where LiteLLM does not answer}}.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aibox.decide.drift import Audit, counted
-from aibox.decide.figures import duration
+from aibox.decide.drift import Audit
+from aibox.decide.figures import counted, duration
 from aibox.decide.refusal import Refusal
+from aibox.decide.rotation import BY_HAND
+from aibox.decide.summary import ROLL, would_do
 
-WHY = "rolling update"  # how every reason begins that is a roll's own
-ROLL = "python -m tasks.roll"
 DEPLOY = "pyinfra inventory deploy.py"
 
 # What becomes of a box
@@ -33,12 +34,14 @@ class Gateway:
 
 @dataclass(frozen=True)
 class Turn:
-    """What becomes of a box, and why; for one that differs, whether a deploy has work there."""
+    """What becomes of a box, and why. differs: whether a deploy has work there. doors: of its own,
+    by title."""
 
     box: str
     what: str
     why: str
     differs: bool
+    doors: Sequence[str] = ()
 
     @property
     def is_due(self) -> bool:
@@ -55,6 +58,18 @@ class Looked:
     audits: Mapping[str, Audit]
 
 
+@dataclass(frozen=True)
+class Left:
+    """What still runs on a box, as it says itself, or of a gateway's requests there.
+
+    running: None where it is not told. ours: whether the server that was deployed has told it, and
+    nobody else serves on the box.
+    """
+
+    running: int | None
+    ours: bool = False
+
+
 # --- which boxes, in which order -----------------------------------------------------------------
 
 
@@ -66,23 +81,25 @@ def turns(looked: Looked) -> list[Turn]:
 
 def turn(box: str, looked: Looked) -> Turn:
     audit = looked.audits.get(box)
-    differs = bool(audit and audit.mends)
-    known = dict(told_of(box, looked.gateways))
-    by_hand = {name: of["out"]["why"] for name, of in known.items() if is_out_by_hand(of)}
-    if by_hand:
-        name, why = next(iter(by_hand.items()))
-        return Turn(box, ALONE, f"somebody has taken it out at {name}: {why}", differs)
+    what, why = outlook(audit, dict(told_of(box, looked.gateways)))
+    doors = audit.serves.doors if audit else ()
+    return Turn(box, what, why, bool(audit and audit.mends), doors)
+
+
+def outlook(audit: Audit | None, known: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    """What becomes of a box, and why. known: what each gateway that asks it says of it."""
+    deploy = would_do(len(audit.mends), audit.serves.pause) if audit and audit.mends else ""
+    by_hand = [(name, of["out"]["why"]) for name, of in known.items() if is_out_by_hand(of)]
+    for name, why in by_hand:
+        return ALONE, f"somebody has taken it out at {name}: {why}"
     if any(of["out"] for of in known.values()):
-        return Turn(box, FINISH, "it is out since an earlier roll", differs)
-    ill = {name: of["found"] for name, of in known.items() if not of["healthy"]}
-    if ill:
-        name, found = next(iter(ill.items()))
-        return Turn(box, ALONE, f"it is not healthy at {name}: {found or 'not known yet'}", differs)
-    if not differs:
-        return Turn(box, NOTHING, "in sync", differs)
-    things = counted(len(audit.mends) if audit else 0, "thing")
-    asked = "" if known else "; no gateway asks it yet"
-    return Turn(box, UPDATE, f"a deploy would do {things}{asked}", differs)
+        return FINISH, f"it is out since an earlier roll; a deploy {deploy or 'has nothing to do'}"
+    ill = [(name, of["found"]) for name, of in known.items() if not of["healthy"]]
+    for name, found in ill:
+        return ALONE, f"it is not healthy at {name}: {found or 'not known yet'}"
+    if not deploy:
+        return NOTHING, "in sync"
+    return UPDATE, f"a deploy {deploy}{'' if known else '; no gateway asks it yet'}"
 
 
 def told_of(box: str, gateways: Sequence[Gateway]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -93,7 +110,7 @@ def told_of(box: str, gateways: Sequence[Gateway]) -> Iterator[tuple[str, Mappin
 
 
 def is_out_by_hand(of: Mapping[str, Any]) -> bool:
-    return bool(of["out"]) and not str(of["out"]["why"]).startswith(WHY)
+    return bool(of["out"]) and of["out"]["by"] == BY_HAND
 
 
 # --- what speaks against it ----------------------------------------------------------------------
@@ -106,9 +123,14 @@ def refusals(looked: Looked, *, interrupt: bool) -> list[Refusal]:
     found = [silent(one) for one in looked.gateways if one.boxes is None]
     found += [unseen(box) for box in looked.boxes if box not in looked.audits]
     found += [would_be_refused(box) for box in looked.boxes if is_refused(looked.audits.get(box))]
+    due = [one for one in turns(looked) if one.is_due]
+    found += [
+        taken_over(one.box, of)
+        for one in due
+        if (of := server_of_another(looked.audits.get(one.box)))
+    ]
     if found or interrupt:
         return found
-    due = [one for one in turns(looked) if one.is_due]
     finished = {one.box for one in due if one.what == FINISH}
     later = [once_finished(one, finished) for one in looked.gateways]
     alone = [serves_alone(one.box, looked.gateways if one.what == FINISH else later) for one in due]
@@ -156,6 +178,20 @@ def would_be_refused(box: str) -> Refusal:
         f"a deploy to {box} would be refused, for what is said above",
         "a deploy that can come to its end on every box of the roll",
         "change what is said there, or leave it out: --limit, once for each of the others",
+    )
+
+
+def server_of_another(audit: Audit | None) -> str | None:
+    """One that no deploy has set up and this one would replace, in words; None without one."""
+    return audit.serves.theirs if audit else None
+
+
+def taken_over(box: str, theirs: str) -> Refusal:
+    return Refusal(
+        f"{box} has a server that no deploy has set up: {theirs}",
+        "boxes whose server is a deploy's: what one that is taken over loses is shown on a page, "
+        "and asked for by itself",
+        f"deploy to it first: {DEPLOY} --limit {box}",
     )
 
 
@@ -214,20 +250,68 @@ def why_not_healthy(box: str, gateways: Sequence[Gateway]) -> str:
     return "; ".join([*ill, *silent])
 
 
-def out_at(box: str, gateways: Sequence[Gateway]) -> list[str]:
-    """The gateways that leave it out."""
-    return [name for name, of in told_of(box, gateways) if of["out"]]
-
-
 def out_names(gateway: Gateway) -> set[str]:
     """The boxes that a gateway leaves out."""
     return {box for box, of in (gateway.boxes or {}).items() if of["out"]}
 
 
-def reason_of_a_hand(box: str, gateways: Sequence[Gateway]) -> str | None:
-    """Why somebody else has taken the box out, where one has."""
-    whys = (str(of["out"]["why"]) for _, of in told_of(box, gateways) if is_out_by_hand(of))
-    return next(whys, None)
+def by_hand_at(box: str, gateways: Sequence[Gateway]) -> dict[str, str]:
+    """{gateway: why}, of those where somebody has taken the box out that is no roll."""
+    known = told_of(box, gateways)
+    return {name: str(of["out"]["why"]) for name, of in known if is_out_by_hand(of)}
+
+
+def taken_by_a_hand(where: Mapping[str, str]) -> str:
+    """where: see by_hand_at."""
+    name, why = next(iter(where.items()))
+    return f"somebody has taken it out at {name} meanwhile: {why}"
+
+
+def running_at(box: str, gateway: Gateway) -> int | None:
+    """How many of its requests a gateway waits for at a box; None where it does not say."""
+    if gateway.boxes is None:
+        return None
+    running: int | None = gateway.boxes[box].get("requests") if box in gateway.boxes else 0
+    return running
+
+
+def together(found: Sequence[Left | None]) -> Left:
+    """Of several hosts. None: one that was not reached."""
+    known = [one for one in found if one and one.running is not None]
+    if len(known) < len(found):
+        return Left(None)
+    return Left(sum(one.running or 0 for one in known), all(one.ours for one in known))
+
+
+def of_both(gateways: Left, box: Left) -> Left:
+    """What gateways wait for is within what the box runs, once it has arrived there."""
+    if gateways.running is None or box.running is None:
+        return Left(None)
+    return Left(max(gateways.running, box.running), box.ours)
+
+
+def may_reboot(box: str, gateways: Sequence[Gateway], left: Left) -> bool:
+    """Whether nobody is cut off by a reboot: its gateways leave it out, and its server, the only
+    one there, has told that it runs nothing."""
+    return any(told_of(box, gateways)) and left.ours and left.running == 0
+
+
+def still_at_work(found: Mapping[str, Any] | None) -> str | None:
+    """What of a deploy may go on over there; None for nothing. found: the probe's answer to
+    "at_work", None where there is none."""
+    if found is None:
+        return "it does not say whether something of it is still at work there"
+    if found["by"] is not None:
+        return f"a deploy by {found['by'].get('who', 'somebody')} holds its lock"
+    return f"{', '.join(found['jobs'])} is still at work there" if found["jobs"] else None
+
+
+def not_reached(box: str) -> Refusal:
+    return Refusal(
+        f"{box} was not reached, or does not answer",
+        "a box that says whether a deploy is at work there, before it is taken out",
+        f"mend it, then run the roll again: {ROLL}",
+    )
 
 
 def failed_but_serves(box: str) -> Refusal:
@@ -240,17 +324,19 @@ def failed_but_serves(box: str) -> Refusal:
 
 
 def failed(box: str, why: str) -> Refusal:
-    """why: how its gateways find it."""
+    """why: how its gateways find it, or what is at work there."""
     return Refusal(
         f"the deploy to {box} failed, see above, and {why}",
-        "a box that serves after it",
+        "a box that serves after it, and that nothing works on any more",
         f"mend it, then run the roll again, which begins with {box}: {ROLL}",
     )
 
 
-def not_healthy(box: str, why: str, seconds: float) -> Refusal:
+def not_healthy(box: str, why: str, seconds: float, *, deployed: bool) -> Refusal:
+    """deployed: whether there was anything to deploy."""
+    what = "was deployed to" if deployed else "is as a deploy would leave it"
     return Refusal(
-        f"{box} was deployed to, but after {duration(seconds)} {why}",
+        f"{box} {what}, but after {duration(seconds)} {why}",
         "every gateway finds it healthy",
         f"mend it, then run the roll again, which begins with {box}: {ROLL}",
     )
@@ -289,7 +375,20 @@ def plan(found: Sequence[Turn], gateways: Sequence[Gateway]) -> list[str]:
             f"{', '.join(pausing)}: a gateway too. Whoever asks it meets a pause where the deploy "
             "starts LiteLLM anew or reboots the box; another gateway has none."
         )
-    return rows
+    return rows + asked_alone(found)
+
+
+def asked_alone(found: Sequence[Turn]) -> list[str]:
+    """Of the boxes that are due and have doors of their own."""
+    having: dict[tuple[str, ...], list[str]] = {}
+    for one in found:
+        if one.is_due and one.doors:
+            having.setdefault(tuple(one.doors), []).append(one.box)
+    return [
+        f"{', '.join(boxes)}: answers by itself too, at {' and '.join(doors)}. Whoever asks there "
+        "is not sent to another box, and is cut off by a restart or reboot."
+        for doors, boxes in having.items()
+    ]
 
 
 def still_runs(running: int, seconds: float) -> str:
@@ -297,7 +396,7 @@ def still_runs(running: int, seconds: float) -> str:
 
 
 def not_quiet(box: str, left: int | None, seconds: float) -> str:
-    """left: requests that still run after so long; None where the box does not say."""
+    """left: requests that still run after so long; None where that is not told."""
     what = "what it still runs" if left is None else counted(left, "request")
     verb = "is not known" if left is None else f"still run{'s' if left == 1 else ''}"
     return f"{what} {verb} on {box} after {duration(seconds)}: the roll goes on, and may end them"
@@ -307,11 +406,32 @@ def interrupted() -> Refusal:
     return Refusal("interrupted", "a roll to its end", f"run it again: {ROLL}")
 
 
-def ending(found: Sequence[Turn]) -> list[str]:
-    """What is left after a roll that came to its end: boxes that differ and were left alone."""
-    return [
+def unread() -> Refusal:
+    found = "nobody reads any more what the roll says"
+    return Refusal(found, "a roll that is read to its end", f"run it again: {ROLL}")
+
+
+def file_fault(error: OSError) -> Refusal:
+    """Of control's own files."""
+    return Refusal(
+        f"{error.strerror or error}{f' at {error.filename}' if error.filename else ''}",
+        "files that this machine can write and read",
+        f"mend this, then run the roll again: {ROLL}",
+    )
+
+
+def ending(found: Sequence[Turn], audits: Mapping[str, Audit]) -> list[str]:
+    """What is left after a roll that came to its end: boxes that differ and were left alone, and
+    hosts that differ and are no boxes. audits: of everything that was looked at."""
+    alone = [
         f"{one.box} still differs and was left alone: {one.why}. "
         f"By itself: {DEPLOY} --limit {one.box}"
         for one in found
         if one.what == ALONE and one.differs
+    ]
+    others = audits.keys() - {one.box for one in found}
+    return alone + [
+        f"{name} still differs: a monitor is not rolled. By itself: {DEPLOY} --limit {name}"
+        for name in sorted(others)
+        if audits[name].mends
     ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from aibox.decide.drift import counted
+from aibox.decide.figures import counted
 
 ROLL = "python -m tasks.roll"
 NO_CONNECTION = "no ssh connection: "
@@ -20,7 +21,7 @@ class Seen:
     operation that it came to last, None before the first. due: operations with something to do;
     done: those that changed something; ended: whether all of them have ended. model: None where it
     serves none. pause: what its server's clients will meet ("restart", "reboot"); None for nothing.
-    models: the names that it answers to.
+    models: the names that it answers to. out: where gateways of the run leave it out, and why.
     """
 
     box: str
@@ -34,6 +35,7 @@ class Seen:
     model: str | None = None
     pause: str | None = None
     models: Collection[str] = ()
+    out: str | None = None
 
 
 def outcome(seen: Seen, *, carried_out: bool) -> str:
@@ -51,7 +53,8 @@ def outcome(seen: Seen, *, carried_out: bool) -> str:
     if not seen.ended:
         return f"broken off at {seen.at}" if seen.at else "nothing was done"
     change = counted(seen.done, "change") if seen.done else "in sync"
-    return f"serves {seen.model}, {change}" if seen.model else change
+    served = f"serves {seen.model}, {change}" if seen.model else change
+    return f"{served}, {seen.out}" if seen.out else served
 
 
 def _because(what: str, cause: str) -> str:
@@ -59,10 +62,42 @@ def _because(what: str, cause: str) -> str:
 
 
 def _planned(seen: Seen) -> str:
-    if not seen.due:
-        return "in sync"
-    server = {None: "", "restart": ", restarts the server", "reboot": ", reboots"}[seen.pause]
-    return f"would do {counted(seen.due, 'thing')}{server}"
+    return would_do(seen.due, seen.pause) if seen.due else "in sync"
+
+
+def would_do(things: int, pause: str | None) -> str:
+    """pause: what the server's clients will meet, see `pause`."""
+    server = {None: "", "restart": ", restarts the server", "reboot": ", reboots"}[pause]
+    return f"would do {counted(things, 'thing')}{server}"
+
+
+def pause(*, serves: bool, reboot: bool, restart: bool) -> str | None:
+    """What a server's clients will meet where it serves now: "reboot", "restart" or nothing."""
+    due = "reboot" if reboot else "restart" if restart else None
+    return due if serves else None
+
+
+def out_of_rotation(box: str, told: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Where gateways leave a box out, and why; None where all ask it. told: {gateway: {box: see
+    aibox.decide.rotation.Out}}."""
+    where = {gateway: out[box]["why"] for gateway, out in told.items() if box in out}
+    if not where:
+        return None
+    return f"out of rotation at {', '.join(where)}: {next(iter(where.values()))}"
+
+
+def left_out_rows(
+    out: Mapping[str, Mapping[str, Any]] | None, gateways: Sequence[str], command: str
+) -> list[str]:
+    """For the last screen of one box. out: what it leaves out, None where it is no gateway.
+    gateways: of the inventory. command: of `aibox rotation`."""
+    if out is None:
+        told = f"`{command}` on {', '.join(gateways)} says whether this box is asked"
+        return [told] if gateways else []
+    return [
+        f"{box} is out of rotation here: {of['why']}; back by `{command} back {box}`"
+        for box, of in out.items()
+    ]
 
 
 def rows(run: Sequence[Seen], width: int, *, carried_out: bool) -> list[tuple[str, str]]:
@@ -87,5 +122,5 @@ def pausing_together(run: Sequence[Seen]) -> str | None:
     names = [one.box for one in run if one.box in together]
     return (
         f"{', '.join(names[:-1])} and {names[-1]} serve the same and would pause at the same time: "
-        f"`{ROLL}` deploys to one after the other, and no request is lost"
+        f"`{ROLL}` deploys to one after the other, and each ends its requests first"
     )

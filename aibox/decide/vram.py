@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from aibox.decide.figures import GB, gibibytes, gigabytes_and_mebibytes
+from aibox.decide.figures import GB, counted, gibibytes, gigabytes_and_mebibytes
 from aibox.decide.refusal import Refusal
 from aibox.decide.report import Part, document
 from aibox.decide.spread import Choice
@@ -218,7 +218,8 @@ def _several(cards: Sequence[Card], wanted: Choice) -> tuple[Card, ...] | Refusa
     fitting = tuple(card for card in cards if not _lacks(card))
     if len(fitting) == wanted.count:
         return fitting
-    found = f"{counted(len(cards))}: " + "; ".join(_shown_with_lacks(card) for card in cards)
+    shown = "; ".join(_shown_with_lacks(card) for card in cards)
+    found = f"{counted(len(cards), 'card')}: {shown}"
     if len(fitting) > wanted.count:
         names = ", ".join(f'"{card.uuid}"' for card in fitting[: wanted.count])
         return Refusal(
@@ -249,10 +250,6 @@ def fewer_remedy(fitting: int) -> str:
         "put more such cards into the box, or take the parallel sizes down to what is there: the "
         f'card\'s, or with `serve`, such as {{"tensor-parallel-size": {fitting}}}'
     )
-
-
-def counted(cards: int) -> str:
-    return "1 card" if cards == 1 else f"{cards} cards"
 
 
 def together(faults: Sequence[Refusal]) -> Refusal | None:

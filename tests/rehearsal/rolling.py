@@ -30,7 +30,7 @@ def rolling(boxes: Boxes, *words: str) -> Iterator[Running]:
             process = subprocess.Popen(
                 command,
                 cwd=CHECKOUT,
-                env=environment(boxes, Path(folder)),
+                env={**environment(boxes, Path(folder)), "XDG_STATE_HOME": folder},
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=subprocess.STDOUT,

@@ -67,6 +67,8 @@ def is_healthy(port: int) -> bool:
 
 def handler(gateway: Box, ports: dict[str, int], model: str) -> Server:
     turns = itertools.cycle(ports)
+    busy = dict.fromkeys(ports, 0)
+    counting = threading.Lock()
 
     def out() -> dict[str, Any]:
         file = gateway.root / ROTATION.lstrip("/")
@@ -75,6 +77,18 @@ def handler(gateway: Box, ports: dict[str, int], model: str) -> Server:
     def next_box() -> str:
         left_out = out()
         return next(box for box in turns if box not in left_out)
+
+    @contextmanager
+    def asked() -> Iterator[str]:
+        """The next box, counted until its last byte; one at a time, as in LiteLLM's one loop."""
+        with counting:
+            box = next_box()
+            busy[box] += 1
+        try:
+            yield box
+        finally:
+            with counting:
+                busy[box] -= 1
 
     class Spreading(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -85,6 +99,7 @@ def handler(gateway: Box, ports: dict[str, int], model: str) -> Server:
                     "out": left_out.get(box),
                     "healthy": is_healthy(port),
                     "found": None,
+                    "requests": busy[box],
                 }
                 for box, port in ports.items()
             }
@@ -92,11 +107,12 @@ def handler(gateway: Box, ports: dict[str, int], model: str) -> Server:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            asking = http.client.HTTPConnection("127.0.0.1", ports[next_box()], timeout=60)
-            headers = {"Content-Type": "application/json"}
-            asking.request("POST", self.path, body, headers)
-            answer = asking.getresponse()
-            self._answer(answer.status, iter(lambda: answer.read1(PIECE), b""))
+            with asked() as box:
+                asking = http.client.HTTPConnection("127.0.0.1", ports[box], timeout=60)
+                headers = {"Content-Type": "application/json"}
+                asking.request("POST", self.path, body, headers)
+                answer = asking.getresponse()
+                self._answer(answer.status, iter(lambda: answer.read1(PIECE), b""))
 
         def _answer(self, status: int, pieces: Any) -> None:
             """The end of the connection is that of the answer."""

@@ -41,4 +41,6 @@ def test_a_flag_is_rolled_out_and_no_request_is_lost(
     assert load.streams > 4 and load.wholes > 4
     assert "roll-far is out of rotation at roll-near" in ended.said
     assert left_out == set()
+    assert "restarts the server" in ended.said
+    assert "says whether this box is asked" in ended.said
     assert "--seed 7" in far.run("systemctl cat vllm-coder").stdout

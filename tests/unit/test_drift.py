@@ -1,12 +1,13 @@
 """Whether boxes are in sync: never said of what was not looked at to the end."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from aibox.decide import drift
-from aibox.decide.drift import Audit, Mend, Reason, UnfinishedError
+from aibox.decide.drift import Audit, Mend, Reason, Serves, UnfinishedError
 from aibox.decide.foreign import Foreign
 
 WHEN = 1795969862.5
@@ -161,6 +162,13 @@ REFUSED = Audit("d", (Mend("Server", "unit", (Reason("it failed", refused=True),
 )
 def test_no_deploy_is_offered_that_would_be_refused(found: list[Audit], steps: list[str]) -> None:
     assert list(drift.next_steps(found, "pyinfra inventory deploy.py")) == steps
+
+
+def test_what_a_deploy_is_to_clients_comes_through_the_report() -> None:
+    serves = Serves("restart", None, ("the stream filter",))
+    told = json.loads(json.dumps(asdict(serves)))
+    one, two = drift.audits(ROWS, {"one": report(serves=told), "two": report(serves=None)})
+    assert (one.serves, two.serves) == (serves, Serves())
 
 
 def test_a_refusal_comes_through_the_report() -> None:

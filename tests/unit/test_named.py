@@ -37,6 +37,7 @@ def inventory(tmp_path: Path) -> Path:
     [
         ((), ["ai-box", "ai-box-2", "box-3"]),
         (("--limit=*-2", "--limit=other"), ["ai-box-2", "box-3"]),
+        (("--limit=watcher", "--limit=box-3"), ["box-3"]),
     ],
 )
 def test_boxes_and_gateways_by_name(
@@ -47,10 +48,17 @@ def test_boxes_and_gateways_by_name(
     assert found == {"boxes": boxes, "gateways": ["ai-box"]}
 
 
+def test_what_an_inventory_prints_is_no_part_of_the_answer(inventory: Path) -> None:
+    inventory.write_text(f"print('reading', end='')\n{INVENTORY}")
+    assert json.loads(named(inventory).stdout)["gateways"] == ["ai-box"]
+
+
 @pytest.mark.parametrize(
     ("text", "words", "said"),
     [
         (INVENTORY, ("--limit=nobody",), "--limit nobody names no box"),
+        (INVENTORY, ("--limit=watcher",), "--limit watcher names monitors, and no box"),
+        ("monitor = ['watcher']\n", (), "the inventory names monitors, and no box"),
         ("site = ['a', 'b']\na = ['a', 'b']\n", (), "a is a box and a group of other boxes too"),
         ("site = [", (), "found"),
     ],

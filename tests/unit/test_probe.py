@@ -1,5 +1,6 @@
 """What the probe says of files and folders, and that it needs nothing but Python itself."""
 
+import fcntl
 import ipaddress
 import json
 import os
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from aibox.box import probe
+from tasks.probe_part import part_of
 from tests.unit.conftest import ROOT
 
 
@@ -407,6 +409,50 @@ def test_weights_are_looked_for_where_a_running_server_has_them(
 )
 def test_a_server_of_vllm_is_known_by_its_command_line(words: list[str], is_one: bool) -> None:
     assert probe.is_vllm(words) is is_one
+
+
+@pytest.mark.parametrize(
+    ("others", "alone"),
+    [
+        ([], True),
+        ([{"manager": "user", "unit": "vllm-coder.service"}], False),
+        ([{"manager": "none", "unit": None}], False),
+    ],
+)
+def test_a_server_is_alone_where_nobody_else_serves(
+    others: list[dict[str, Any]], alone: bool
+) -> None:
+    ours = {"manager": "system", "unit": "vllm-coder.service"}
+    assert probe.is_alone([ours, *others], {"unit": "vllm-coder.service"}) is alone
+    assert not probe.is_alone(others, {"unit": "vllm-coder.service"})
+
+
+def test_what_nobody_tells_is_not_known() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    assert probe.running_at(port) is None
+
+
+def test_who_holds_the_lock_of_a_deploy_is_told(tmp_path: Path) -> None:
+    lock, jobs = tmp_path / "lock", tmp_path / "jobs"
+    asked = {"jobs": str(jobs), "lock": str(lock)}
+    assert probe.at_work(asked) == {"jobs": [], "by": None}
+    lock.write_text(json.dumps({"who": "me@desk", "since": time.time() - 60}))
+    assert probe.at_work(asked)["by"] is None  # left behind by one that has ended
+    with lock.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        by = answer_of("at_work", asked)["by"]
+        assert (by["who"], 59 < by["seconds"] < 90) == ("me@desk", True)
+        lock.write_text("")
+        assert probe.at_work(asked)["by"] == {}
+
+
+def answer_of(question: str, asked: dict[str, Any]) -> Any:
+    """By the part of the probe that is sent along for a question."""
+    source = part_of((ROOT / "aibox/box/probe.py").read_text(), question)
+    words = [sys.executable, "-IS", "-", question, json.dumps(asked)]
+    done = subprocess.run(words, input=source, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
 
 
 LISTENS = """

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aibox.box.probe import running_in
 from aibox.decide import roll
-from aibox.decide.drift import Audit, Mend, Reason
-from aibox.decide.roll import Gateway, Looked, Turn
+from aibox.decide.drift import Audit, Mend, Reason, Serves
+from aibox.decide.roll import Gateway, Left, Looked, Turn
 from tasks import roll as entry
-from tasks import roll_runs
+from tasks.roll import Patience
+from tasks.roll_step import AT_BOX, AT_GATEWAY
+from tests.unit.conftest import ROOT
 
-HAND = {"why": "its fan is loud", "since": 1.0}
-OURS = {"why": f"{roll.WHY} from desk", "since": 1.0}
+HAND = {"why": "rolling update of its fan", "since": 1.0, "by": "hand"}  # as a roll's might read
+OURS = {"why": "rolling update from desk", "since": 1.0, "by": "roll"}
 
 
 def told(**of: Any) -> dict[str, Any]:
     """What a gateway says of a box that is healthy and in rotation."""
-    return {"models": ["coder"], "out": None, "healthy": True, "found": None, **of}
+    usual = {"models": ["coder"], "out": None, "healthy": True, "found": None, "requests": 0}
+    return {**usual, **of}
 
 
-def audit(box: str, *reasons: Reason) -> Audit:
+def audit(box: str, *reasons: Reason, **serves: Any) -> Audit:
     """One that differs, for these reasons; in sync without any."""
     mends = (Mend("Server", "it runs", reasons),) if reasons else ()
-    return Audit(box, mends, (), (), ())
+    return Audit(box, mends, (), (), (), Serves(**serves))
 
 
 DIFFERS = Reason("a flag")
@@ -58,7 +65,7 @@ def test_what_an_earlier_roll_left_comes_first_even_in_sync_or_ill() -> None:
 @pytest.mark.parametrize(
     ("of", "why"),
     [
-        (told(out=HAND), "somebody has taken it out at a: its fan is loud"),
+        (told(out=HAND), "somebody has taken it out at a: rolling update of its fan"),
         (told(healthy=False, found="HTTP 503"), "it is not healthy at a: HTTP 503"),
         (told(healthy=None), "it is not healthy at a: not known yet"),
     ],
@@ -68,9 +75,17 @@ def test_what_is_another_hands_or_ill_is_left_alone_and_said(of: dict[str, Any],
     assert [one.box for one in found if one.is_due] == ["a", "c"]
     alone = next(one for one in found if one.box == "b")
     assert (alone.what, alone.why) == (roll.ALONE, why)
-    assert roll.ending(found) == [
+    assert roll.ending(found, {}) == [
         f"b still differs and was left alone: {why}. "
         "By itself: pyinfra inventory deploy.py --limit b"
+    ]
+
+
+def test_a_monitor_that_differs_is_named_at_the_end() -> None:
+    audits = {"a": audit("a"), "watcher": audit("watcher", DIFFERS), "other": audit("other")}
+    assert roll.ending([Turn("a", roll.NOTHING, "", differs=False)], audits) == [
+        "watcher still differs: a monitor is not rolled. "
+        "By itself: pyinfra inventory deploy.py --limit watcher"
     ]
 
 
@@ -86,6 +101,21 @@ def test_a_plan_is_a_line_for_each_box_and_names_gateways_that_pause() -> None:
     lines = roll.plan(roll.turns(looked(c=told(out=HAND))), [Gateway("a", {})])
     assert [line.split()[0] for line in lines] == ["a", "b", "c", "a:"]
     assert "left alone" in lines[2] and "a gateway too" in lines[3]
+
+
+def test_a_plan_says_what_the_clients_of_each_box_meet() -> None:
+    audits = {
+        "a": audit("a", DIFFERS, pause="restart", doors=("the stream filter",)),
+        "b": audit("b", DIFFERS, pause="reboot", doors=("the stream filter", "LiteLLM")),
+        "c": audit("c", doors=("the stream filter", "LiteLLM")),
+    }
+    first, second, _, *more = roll.plan(roll.turns(looked(audits)), [])
+    assert first.endswith("a deploy would do 1 thing, restarts the server")
+    assert second.endswith("a deploy would do 1 thing, reboots")
+    assert [line.partition(". ")[0] for line in more] == [
+        "a: answers by itself too, at the stream filter",
+        "b: answers by itself too, at the stream filter and LiteLLM",
+    ]
 
 
 # --- what speaks against it ----------------------------------------------------------------------
@@ -114,6 +144,17 @@ def test_a_deploy_that_would_be_refused_is_not_begun() -> None:
     audits = {name: audit(name, DIFFERS) for name in BOXES}
     audits["b"] = audit("b", Reason("it failed its gate", refused=True))
     assert refused(looked(audits)) == ["a deploy to b would be refused, for what is said above"]
+
+
+def test_a_server_that_no_deploy_has_set_up_is_not_taken_over_in_passing() -> None:
+    audits = {name: audit(name, DIFFERS) for name in BOXES}
+    audits["b"] = audit("b", DIFFERS, theirs="chat.service (port 8000)")
+    found = roll.refusals(looked(audits), interrupt=True)
+    assert [one.found for one in found] == [
+        "b has a server that no deploy has set up: chat.service (port 8000)"
+    ]
+    assert found[0].remedy.endswith("--limit b")
+    assert refused(looked(audits, b=told(healthy=False))) == []  # it is left alone anyway
 
 
 @pytest.mark.parametrize(
@@ -185,41 +226,64 @@ def test_a_turn_begins_only_as_things_stand_then(
 # --- a made-up fleet -----------------------------------------------------------------------------
 
 
+IDLE: dict[str, Any] = {"jobs": [], "by": None}
+NOBODY = Left(0, ours=True)
+HASTE = Patience(0, 0, 0)
+
+
 @dataclass
 class Fleet:
     """Boxes behind gateways. differs: those with work for a deploy. deploying: what happens in
-    one, and its exit code."""
+    one, and its exit code. left: what is found in each wait, by who is asked; NOBODY after that.
+    works: what is at work on a box."""
 
     gateways: dict[str, dict[str, dict[str, Any]]]
     differs: set[str]
     deploying: Callable[[Fleet, str], int] = lambda _fleet, _box: 0
     deaf: set[str] = field(default_factory=set)
+    away: set[str] = field(default_factory=set)
     events: list[str] = field(default_factory=list)
+    left: dict[str, list[Left | None]] = field(default_factory=dict)
+    works: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    rebooting: list[str] = field(default_factory=list)
 
-    def named(self, _asked: object) -> dict[str, list[str]]:
+    def roll(self, *words: str, patience: Patience = HASTE) -> int:
+        return entry.main(["-y", *words], lambda _asked: self, patience)
+
+    def named(self) -> dict[str, list[str]]:
         boxes = dict.fromkeys(box for held in self.gateways.values() for box in held)
         return {"boxes": list(boxes), "gateways": list(self.gateways)}
 
-    def audits(self, _asked: object) -> tuple[dict[str, Audit], None]:
-        boxes = self.named(_asked)["boxes"]
+    def audits(self) -> tuple[dict[str, Audit], None]:
+        boxes = self.named()["boxes"]
         return {one: audit(one, *([DIFFERS] if one in self.differs else [])) for one in boxes}, None
 
-    def ask(self, _asked: object, names: Sequence[str], *words: str) -> list[Gateway]:
+    def ask(self, gateways: Sequence[str], *words: str) -> list[Gateway]:
         if words:
-            self.events += [f"{words[1]} {words[0]} at {name}" for name in names]
-        for name in set(names) - self.deaf if words else ():
-            why = {"why": words[3], "since": 1.0} if words[0] == "out" else None
-            self.gateways[name][words[1]]["out"] = why
-        return [Gateway(name, self.gateways[name]) for name in names]
+            self.events += [f"{words[1]} {words[0]} at {name}" for name in gateways]
+        for name in set(gateways) - self.deaf - self.away if words else ():
+            out = {"why": words[3], "since": 1.0, "by": words[5]} if words[0] == "out" else None
+            self.gateways[name][words[1]]["out"] = out
+        return [self._answer(name, changed=bool(words)) for name in gateways]
 
-    def wait(self, _asked: object, box: str, _seconds: float) -> int:
-        self.events.append(f"{box} is quiet")
-        return 0
+    def _answer(self, name: str, *, changed: bool) -> Gateway:
+        if changed and name in self.away:
+            return Gateway(name, None, "it was not reached")
+        return Gateway(name, {box: dict(of) for box, of in self.gateways[name].items()})
 
-    def deploy(self, _asked: object, box: str, *, quiet: bool) -> int:
-        assert quiet
-        assert all(held[box]["out"] for name, held in self.gateways.items())
+    def wait(self, hosts: Sequence[str], at: str, box: str, seconds: float) -> list[Left | None]:
+        assert 0 <= seconds <= entry.DRAIN_S
+        found = self.left[at].pop(0) if self.left.get(at) else NOBODY
+        self.events.append(f"{box} is {'quiet' if found == NOBODY else 'busy'} at its {at}")
+        return [found for _ in hosts]
+
+    def at_work(self, box: str) -> dict[str, Any] | None:
+        return self.works.get(box, IDLE)
+
+    def deploy(self, box: str, *, may_reboot: bool) -> int:
+        assert all(held[box]["out"] for held in self.gateways.values() if box in held)
         self.events.append(f"{box} deployed to")
+        self.rebooting += [box] if may_reboot else []
         code = self.deploying(self, box)
         if not code:
             self.differs.discard(box)
@@ -234,34 +298,37 @@ class Fleet:
 
 
 @pytest.fixture
-def fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+def fleet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fleet:
     """Two boxes, each a gateway, and both differ."""
-    made = Fleet({name: {"a": told(), "b": told()} for name in ("a", "b")}, {"a", "b"})
-    for name in ("named", "audits", "ask", "wait", "deploy"):
-        monkeypatch.setattr(roll_runs, name, getattr(made, name))
-    monkeypatch.setattr(entry, "SETTLE_S", 0)
-    monkeypatch.setattr(entry, "HEALTHY_S", 0)
-    monkeypatch.setattr(entry, "POLL_S", 0)
-    yield made
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return two()
 
 
-A_WHOLE_TURN = ["a out at a", "a out at b", "a is quiet", "a deployed to", "a back at a"]
+def two() -> Fleet:
+    return Fleet({name: {"a": told(), "b": told()} for name in ("a", "b")}, {"a", "b"})
+
+
+A_WHOLE_TURN = [
+    *("a out at a", "a out at b", "a is quiet at its gateway", "a is quiet at its box"),
+    *("a deployed to", "a back at a", "a back at b"),
+]
 
 
 def test_one_box_after_the_other_is_out_quiet_deployed_to_and_back(fleet: Fleet) -> None:
-    assert entry.main(["-y"]) == 0
-    assert fleet.events[:5] == A_WHOLE_TURN
-    assert fleet.events[6:] == [one.replace("a ", "b ", 1) for one in fleet.events[:6]]
+    assert fleet.roll() == 0
+    assert fleet.events[:7] == A_WHOLE_TURN
+    assert fleet.events[7:] == [one.replace("a ", "b ", 1) for one in A_WHOLE_TURN]
+    assert fleet.rebooting == ["a", "b"]
     assert (fleet.differs, fleet.out()) == (set(), set())
-    assert entry.main(["-y"]) == 0
-    assert len(fleet.events) == 12  # all in sync: nothing is done
+    assert fleet.roll() == 0
+    assert len(fleet.events) == 14  # all in sync: nothing is done
 
 
 def test_a_failed_box_that_serves_is_asked_again_and_the_roll_stops(
     fleet: Fleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fleet.deploying = lambda _fleet, _box: 1
-    assert entry.main(["-y"]) == 1
+    assert fleet.roll() == 1
     assert fleet.out() == set() and "b out at a" not in fleet.events
     assert "serves what it served before and is asked again" in capsys.readouterr().err
 
@@ -279,14 +346,14 @@ def test_a_failed_box_that_is_ill_stays_out_and_the_next_roll_begins_with_it(
 
     fleet.differs, fleet.deploying = {"b", "a"}, ill
     fleet.gateways = {name: {"b": told(), "a": told()} for name in ("a", "b")}
-    assert entry.main(["-y"]) == 1
+    assert fleet.roll() == 1
     said = capsys.readouterr().err
     assert "b is out of rotation at a, b" in said and "a finds nothing answers" in said
     assert fleet.out() == {"b"}
     fleet.deploying = mended
     fleet.events.clear()
-    assert entry.main(["-y"]) == 0
-    assert fleet.events[3] == "b deployed to"
+    assert fleet.roll() == 0
+    assert fleet.events[4] == "b deployed to"
     assert (fleet.differs, fleet.out()) == (set(), set())
 
 
@@ -297,7 +364,7 @@ def test_an_interrupted_roll_says_what_is_out(
         raise KeyboardInterrupt
 
     fleet.deploying = interrupted
-    assert entry.main(["-y"]) == 1
+    assert fleet.roll() == 1
     said = capsys.readouterr().err
     assert "interrupted" in said and "a is out of rotation at a, b" in said
     assert "rotation back a" in said
@@ -307,7 +374,7 @@ def test_a_gateway_that_keeps_asking_stops_it_before_anything_is_done(
     fleet: Fleet, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fleet.deaf = {"b"}
-    assert entry.main(["-y"]) == 1
+    assert fleet.roll() == 1
     assert "a deployed to" not in fleet.events
     assert "b did not take a out" in capsys.readouterr().err
     assert fleet.out() == set()
@@ -317,8 +384,8 @@ def test_a_gateway_that_has_just_started_is_waited_for(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It finds nobody healthy before its first look."""
-    monkeypatch.setattr(entry, "SETTLE_S", 60)
     looks: list[int] = []
+    asked = fleet.ask
 
     def started(fleet: Fleet, box: str) -> int:
         if box == "a":
@@ -326,15 +393,15 @@ def test_a_gateway_that_has_just_started_is_waited_for(
             looks.append(0)
         return 0
 
-    def ask(_asked: object, names: Sequence[str], *words: str) -> list[Gateway]:
+    def ask(names: Sequence[str], *words: str) -> list[Gateway]:
         if looks and not words:
             looks.append(len(looks))
             fleet.healthy("b", yes=len(looks) > 4)
-        return fleet.ask(_asked, names, *words)
+        return asked(names, *words)
 
     fleet.deploying = started
-    monkeypatch.setattr(roll_runs, "ask", ask)
-    assert entry.main(["-y"]) == 0
+    monkeypatch.setattr(fleet, "ask", ask)
+    assert fleet.roll(patience=Patience(0, 60, 0)) == 0
     assert (fleet.differs, fleet.out()) == (set(), set())
 
 
@@ -346,7 +413,7 @@ def test_a_box_that_nobody_finds_healthy_afterwards_stays_out(
         return 0
 
     fleet.deploying = silent
-    assert entry.main(["-y"]) == 1
+    assert fleet.roll() == 1
     assert "a was deployed to, but after 0 s a finds nothing answers" in capsys.readouterr().err
     assert fleet.out() == {"a"}
 
@@ -360,9 +427,12 @@ def test_a_box_that_is_taken_out_by_hand_meanwhile_is_left_alone(
 
     fleet.gateways = {"a": {name: told() for name in "abc"}}
     fleet.deploying = by_hand
-    assert entry.main(["-y"]) == 1
+    assert fleet.roll() == 1
     assert "b deployed to" not in fleet.events
-    assert "somebody has taken it out meanwhile: its fan is loud" in capsys.readouterr().out
+    assert (
+        "somebody has taken it out at a meanwhile: rolling update of its fan"
+        in capsys.readouterr().out
+    )
 
 
 def test_nobody_there_to_press_enter_changes_nothing(
@@ -370,7 +440,7 @@ def test_nobody_there_to_press_enter_changes_nothing(
 ) -> None:
     monkeypatch.delenv("PYINFRA_YES", raising=False)
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
-    assert entry.main([]) == 1
+    assert entry.main([], lambda _asked: fleet) == 1
     assert fleet.events == []
     assert "no -y" in capsys.readouterr().err
 
@@ -380,9 +450,200 @@ def test_two_rolls_of_one_inventory_do_not_run_at_once(
 ) -> None:
     def second(fleet: Fleet, _box: str) -> int:
         fleet.deploying = lambda _fleet, _box: 0
-        assert entry.main(["-y"]) == 1
+        assert fleet.roll() == 1
         assert "another roll" in capsys.readouterr().err
         return 0
 
     fleet.deploying = second
-    assert entry.main(["-y"]) == 0
+    assert fleet.roll() == 0
+
+
+# --- what could be wrong of its own ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("at_gateway", "at_box", "said", "reboots"),
+    [
+        ([], [], None, True),
+        ([Left(1)], [Left(0, ours=True)], "2 requests still run on a after", False),
+        ([], [Left(1, ours=True)], "1 request still runs on a after", False),
+        ([], [Left(None)], "what it still runs is not known on a after", False),
+        ([], [Left(0)], None, False),  # nobody serves there, or somebody else does too
+    ],
+)
+def test_only_a_box_whose_own_server_has_told_that_it_is_quiet_may_reboot(
+    fleet: Fleet,
+    capsys: pytest.CaptureFixture[str],
+    at_gateway: list[Left | None],
+    at_box: list[Left | None],
+    said: str | None,
+    reboots: bool,
+) -> None:
+    fleet.differs = {"a"}
+    fleet.left = {AT_GATEWAY: at_gateway, AT_BOX: at_box}
+    assert fleet.roll("--drain=0") == 0
+    shown = capsys.readouterr().out
+    assert said in shown if said else "the roll goes on" not in shown
+    assert fleet.rebooting == (["a"] if reboots else [])
+
+
+def test_a_box_that_no_gateway_asks_is_not_rebooted_under_its_clients() -> None:
+    known = [Gateway("a", {"a": told()})]
+    assert not roll.may_reboot("new", known, NOBODY)
+    assert roll.may_reboot("a", known, NOBODY)
+
+
+def test_a_lost_connection_is_no_end_of_the_wait(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.differs = {"a"}
+    fleet.left = {AT_GATEWAY: [None, Left(None)], AT_BOX: [None, Left(None), NOBODY]}
+    assert fleet.roll("--drain=60") == 0
+    waits = [one.partition(" ")[2] for one in fleet.events if " at its " in one]
+    at_gateway, at_box = "at its gateway", "at its box"
+    assert waits == [
+        *(f"is busy {at_gateway}", f"is busy {at_gateway}", f"is quiet {at_gateway}"),
+        *(f"is busy {at_box}", f"is busy {at_box}", f"is quiet {at_box}"),
+    ]
+    assert "the roll goes on" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("works", "said"),
+    [
+        ({"jobs": ["aibox-switch.service"], "by": None}, "aibox-switch.service is still at work"),
+        ({"jobs": [], "by": {"who": "me@desk"}}, "a deploy by me@desk holds its lock"),
+        ({"jobs": [], "by": {}}, "a deploy by somebody holds its lock"),
+        (None, "it does not say whether something of it is still at work there"),
+    ],
+)
+def test_a_failed_box_on_which_work_may_go_on_stays_out_although_it_serves(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str], works: dict[str, Any] | None, said: str
+) -> None:
+    def lost(fleet: Fleet, box: str) -> int:
+        fleet.works[box] = works
+        return 1
+
+    fleet.deploying = lost
+    assert fleet.roll() == 1
+    assert fleet.out() == {"a"}
+    shown = capsys.readouterr().err
+    assert said in shown and "a is out of rotation at a, b" in shown
+
+
+@pytest.mark.parametrize(
+    ("works", "said"),
+    [
+        (
+            {
+                "jobs": [],
+                "by": {"who": "me@desk", "pid": 7, "since": 0, "seconds": 90, "holder": 9},
+            },
+            "a deploy of this box by me@desk",
+        ),
+        (None, "a was not reached"),
+    ],
+)
+def test_a_box_that_somebody_deploys_to_is_not_taken_out(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str], works: dict[str, Any] | None, said: str
+) -> None:
+    fleet.works["a"] = works
+    assert fleet.roll() == 1
+    assert said in capsys.readouterr().err
+    assert fleet.events == []
+
+
+def test_a_gateway_that_is_away_is_named_as_such(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.away = {"b"}
+    assert fleet.roll() == 1
+    shown = capsys.readouterr().err
+    assert "b did not take a out: it was not reached" in shown
+    assert "a is out of rotation at b" in shown
+
+
+def test_a_box_in_sync_that_is_finished_is_not_said_to_be_deployed_to(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.differs = set()
+    fleet.gateways["a"]["a"] = told(out=OURS, healthy=False, found="nothing answers")
+    assert fleet.roll() == 1
+    assert "a is as a deploy would leave it, but after 0 s a finds" in capsys.readouterr().err
+    assert "a deployed to" not in fleet.events
+
+
+def test_what_a_hand_takes_out_within_a_turn_stays_out(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def by_hand(fleet: Fleet, box: str) -> int:
+        fleet.gateways["b"][box]["out"] = HAND
+        return 0
+
+    fleet.differs, fleet.deploying = {"a"}, by_hand
+    assert fleet.roll() == 1
+    assert fleet.gateways["a"]["a"]["out"] is None
+    assert fleet.gateways["b"]["a"]["out"] == HAND
+    assert "left out there: somebody has taken it out at b" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(28, "No space left on device", "/tmp/x"), "No space left on device at /tmp/x"),
+        (BrokenPipeError(32, "Broken pipe"), "nobody reads any more what the roll says"),
+    ],
+)
+def test_a_fault_of_control_is_said_with_what_is_out(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str], error: OSError, said: str
+) -> None:
+    def fails(_fleet: Fleet, _box: str) -> int:
+        raise error
+
+    fleet.deploying = fails
+    assert fleet.roll() == 1
+    shown = capsys.readouterr().err
+    assert said in shown and "a is out of rotation at a, b" in shown
+
+
+UNREAD = """
+import sys
+from tests.unit.test_roll import two
+fleet = two()
+fleet.deploying = lambda *_: print(sys.stdin.read(), flush=True)  # once the reader has gone
+sys.exit(fleet.roll())
+"""
+
+
+def test_a_roll_that_nobody_reads_any_more_says_what_is_out(tmp_path: Path) -> None:
+    pipe = subprocess.PIPE
+    words = [sys.executable, "-c", UNREAD]
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    with subprocess.Popen(
+        words, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    ) as running:
+        assert running.stdin and running.stdout and running.stderr
+        while "is out of rotation" not in running.stdout.readline():
+            assert running.poll() is None
+        running.stdout.close()
+        running.stdin.close()
+        said = running.stderr.read()
+    assert (running.returncode, "Traceback" in said, "ignored" in said) == (1, False, False), said
+    assert "nobody reads any more what the roll says" in said
+    assert "a is out of rotation at a, b. The next roll" in said
+
+
+def test_a_lock_is_of_one_inventory_whatever_that_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "inventories"
+    folder.mkdir()
+    tmp_path.joinpath("link").symlink_to(folder)
+    names = [str(folder), str(tmp_path / "link"), "a-box,b-box", "@local"]
+    assert len({entry.lock_of(name) for name in names}) == 3
+    with entry.one_at_a_time("a-box,b-box"):
+        with entry.one_at_a_time("@local"):
+            pass
+        with pytest.raises(entry.StoppedError), entry.one_at_a_time("a-box,b-box"):
+            pass

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from aibox.decide.summary import Seen, outcome, pausing_together, rows
+from aibox.decide.summary import (
+    Seen,
+    left_out_rows,
+    out_of_rotation,
+    outcome,
+    pause,
+    pausing_together,
+    rows,
+)
 from tasks.exit_codes import judge_boxes
 
 AWAY = "no ssh connection: Connection refused"
@@ -31,6 +39,10 @@ AWAY = "no ssh connection: Connection refused"
         ),
         ({"ended": False, "at": "Weights | of x"}, "broken off at Weights | of x"),
         ({"ended": False}, "nothing was done"),
+        (
+            {"model": "coder", "out": "out of rotation at g: x"},
+            "serves coder, in sync, out of rotation at g: x",
+        ),
     ],
 )
 def test_how_a_run_ended_on_a_box(seen: dict[str, Any], said: str) -> None:
@@ -49,6 +61,45 @@ def test_how_a_run_ended_on_a_box(seen: dict[str, Any], said: str) -> None:
 )
 def test_what_a_run_would_do_to_a_box(seen: dict[str, Any], said: str) -> None:
     assert outcome(Seen("box", **seen), carried_out=False) == said
+
+
+def test_a_box_that_gateways_leave_out_is_named_with_the_reason() -> None:
+    told = {"g": {"b": {"why": "its fan"}}, "h": {"b": {"why": "its fan"}, "c": {"why": "a roll"}}}
+    assert out_of_rotation("a", told) is None
+    assert out_of_rotation("b", told) == "out of rotation at g, h: its fan"
+    assert out_of_rotation("c", told) == "out of rotation at h: a roll"
+
+
+@pytest.mark.parametrize(
+    ("out", "gateways", "rows"),
+    [
+        (None, [], []),
+        (None, ["g", "h"], ["`aibox rotation` on g, h says whether this box is asked"]),
+        ({}, ["g"], []),
+        (
+            {"b": {"why": "its fan"}},
+            ["g"],
+            ["b is out of rotation here: its fan; back by `aibox rotation back b`"],
+        ),
+    ],
+)
+def test_the_last_screen_says_what_is_out(
+    out: dict[str, Any] | None, gateways: list[str], rows: list[str]
+) -> None:
+    assert left_out_rows(out, gateways, "aibox rotation") == rows
+
+
+@pytest.mark.parametrize(
+    ("serves", "reboot", "restart", "met"),
+    [
+        (True, True, True, "reboot"),
+        (True, False, True, "restart"),
+        (True, False, False, None),
+        (False, True, True, None),
+    ],
+)
+def test_what_clients_meet(*, serves: bool, reboot: bool, restart: bool, met: str | None) -> None:
+    assert pause(serves=serves, reboot=reboot, restart=restart) == met
 
 
 def test_a_row_stays_on_one_line_of_the_screen() -> None:
