@@ -59,6 +59,17 @@ def flags(box: Box) -> str:
     return box.run("systemctl cat vllm-coder | grep -- --max-num-seqs || true").stdout
 
 
+def until_said(running: jobs.Running, words: str, after: str = "") -> None:
+    """Wait until a roll has said something, in what follows the last `after`."""
+
+    def is_said() -> bool:
+        said = running.said()
+        return words in (said.rpartition(after)[2] if after else said)
+
+    jobs.until(lambda: is_said() or running.process.poll() is not None, words, 400)
+    assert is_said(), running.said()
+
+
 def all_in(boxes: list[Box]) -> bool:
     """Whether both gateways ask every box."""
     told = [rotation(box) for box in boxes[:2]]
@@ -98,8 +109,8 @@ def test_a_box_without_power_stops_it_and_a_later_roll_finishes(boxes: list[Box]
     cut = boxes[2]
     with Load(gateways(boxes), MODEL) as load:
         with rolling(wanted) as running:
-            jobs.until(lambda: "roll-c is out of rotation" in running.said(), "its turn", 400)
-            jobs.until(lambda: "[roll-c] " in running.said().rpartition("==>")[2], "deploy", 60)
+            until_said(running, "roll-c is out of rotation")
+            until_said(running, "[roll-c] ", after="==>")
             cut.power_cut()
             ended = running.ended(timeout_s=600)
         assert ended.code == 1, ended.said
@@ -119,7 +130,7 @@ def test_a_box_without_power_stops_it_and_a_later_roll_finishes(boxes: list[Box]
 def test_power_lost_elsewhere_loses_only_streams_that_had_begun(boxes: list[Box], hub: Hub) -> None:
     wanted, limits = fleet(boxes, hub, max_num_seqs=8), ("--limit=roll-b", "--limit=roll-d")
     with Load(gateways(boxes), MODEL, clients=8) as load, rolling(wanted, *limits) as running:
-        jobs.until(lambda: "roll-b is out of rotation" in running.said(), "its turn", 400)
+        until_said(running, "roll-b is out of rotation")
         boxes[3].power_cut()
         ended = running.ended(timeout_s=600)
     boxes[3].start()
@@ -139,7 +150,7 @@ def test_ended_in_its_middle_it_is_finished_by_the_next(
 ) -> None:
     wanted = fleet(boxes, hub, max_num_seqs=9 + (number == signal.SIGKILL))
     with rolling(wanted, "--limit=roll-a") as running:
-        jobs.until(lambda: "roll-a is out of rotation" in running.said(), "its turn", 400)
+        until_said(running, "roll-a is out of rotation")
         running.process.send_signal(number)
         ended = running.ended()
     if number == signal.SIGINT:
