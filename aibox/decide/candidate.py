@@ -19,6 +19,7 @@ from aibox.decide.fault_about import About
 from aibox.decide.figures import MIB
 from aibox.decide.fitting import DRIVERS_OWN_BYTES
 from aibox.decide.head import Head, judge_head
+from aibox.decide.manifest import AIBOX
 from aibox.decide.refusal import Refusal
 from aibox.decide.spread import TENSOR, Spread, chosen, pinned_by, readable_spread
 from aibox.decide.switching import AGAIN
@@ -139,7 +140,7 @@ def has_failed(evidence: Evidence, spec: Spec) -> Iterator[Refusal]:
     cause = mapping(failure.get("cause"))
     lines = [str(line) for line in sequence(failure.get("lines"))]
     found = cause.get("found") or "\n".join(["no known cause; the last it said:", *lines])
-    remedy = cause.get("remedy") or "see `sudo aibox doctor` on the box and change what it shows"
+    remedy = cause.get("remedy") or f"see `sudo {AIBOX} doctor` on the box and change what it shows"
     yield Refusal(
         f"this very unit has failed its gate before: {found}",
         "a unit that has not failed, or a cause that is mended",
