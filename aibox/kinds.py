@@ -236,6 +236,6 @@ Sha256 = Annotated[str, matches(r"[0-9a-f]{64}", "64 hex digits")]
 PathInRelease = Annotated[str, AfterValidator(_relative)]
 Specifier = Annotated[str, AfterValidator(_specifier)]
 ListAsTuple = BeforeValidator(_list_is_tuple)
-TextOrListAsTuple = BeforeValidator(_gpu_uuids)
+OneUuidOrSeveral = BeforeValidator(_gpu_uuids)
 EachOnce = AfterValidator(_each_once)
 NotEmpty = AfterValidator(_not_empty)

@@ -51,13 +51,13 @@ from aibox.kinds import (
     ModelName,
     Network,
     NotEmpty,
+    OneUuidOrSeveral,
     Package,
     PathInRelease,
     PciId,
     Sha256,
     SourceFolder,
     Specifier,
-    TextOrListAsTuple,
     UnitName,
     Url,
     UserName,
@@ -185,7 +185,7 @@ class Settings(_Strict):
     grafana_key: KeyFingerprint = Field(
         description="a key's fingerprint, 40 hex digits without blanks, as text"
     )
-    gpu_uuid: Annotated[tuple[GpuUuid, ...], TextOrListAsTuple, NotEmpty, EachOnce] | None = Field(
+    gpu_uuid: Annotated[tuple[GpuUuid, ...], OneUuidOrSeveral, NotEmpty, EachOnce] | None = Field(
         description="a card's UUID as `nvidia-smi -L` prints it, text, a list of several, or None"
     )
     gpu_pci_ids: Annotated[tuple[PciId, ...], ListAsTuple, NotEmpty] = Field(

@@ -18,9 +18,8 @@ from aibox.decide.wheels import locked_versions
 from aibox.settings import ReleaseLock, Settings
 
 PROJECT = Path(__file__).resolve().parent.parent
-AIBOX_FOLDER = "/opt/aibox"
-AIBOX = f"{AIBOX_FOLDER}/current/bin/aibox"
 STATE_FOLDER = manifest.STATE_FOLDER
+AIBOX_FOLDER, AIBOX = manifest.AIBOX_FOLDER, manifest.AIBOX
 START_MARGIN_S = 180  # the unit's own limits end first: its wait for the card, then its start
 
 

@@ -13,6 +13,11 @@ from aibox.decide.vram import judge
 from tasks.facts import Probe
 
 
+def pinned(wanted: Choice) -> tuple[str, ...]:
+    """Those that a unit is pinned to: named, or taken for a server over several."""
+    return wanted.uuids if wanted.uuids or wanted.count == 1 else there(wanted)
+
+
 def there(wanted: Choice) -> tuple[str, ...]:
     """Their UUIDs, in the order of the bus; none while the box can't tell, or they do not do."""
     gpu = gpu_from(json.dumps(host.get_fact(Probe, "cards")))

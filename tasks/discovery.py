@@ -14,7 +14,7 @@ from aibox.decide.server import environment
 from aibox.decide.toolkit import cuda_home
 from aibox.decide.unit import flag_lines
 from aibox.settings import ReleaseLock, Settings, driver_wanted_from
-from tasks import page
+from tasks import cards, page
 from tasks.box import AIBOX
 from tasks.facts import AiboxAnswer, Discovery, LaidFile
 
@@ -81,7 +81,7 @@ def ours(settings: Settings, lock: ReleaseLock | None) -> Ours:
         environment=environment(
             settings.server_unit,
             release,
-            settings.cards_wanted.uuids,
+            cards.pinned(settings.cards_wanted),
             settings.server_environment,
             cuda,
         ),

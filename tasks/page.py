@@ -58,22 +58,30 @@ def width() -> int:
 
 
 def lines(title: str, rows: Iterable[tuple[str, str]]) -> list[str]:
-    """A page, broken at blanks so that a line stays within the width.
+    """A page under its title, broken at blanks so that a line stays within the width."""
+    return [click.style(title, bold=True), *broken(rows, LABEL)]
 
-    A row without a label goes on with the one above; blanks in front of a text stay.
-    """
-    room = max(40, width() - len(f"    [{host.name}] ") - LABEL - 1)
-    found = [click.style(title, bold=True)]
-    for label, text in rows:
-        outer = " " * (len(text) - len(text.lstrip(" ")))
-        broken = textwrap.wrap(
-            text,
-            room,
-            subsequent_indent=f"{outer}  ",
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        for at, line in enumerate(broken):
-            head = click.style(f"{'' if at else label:<{LABEL}}", bold=True)
-            found.append(f"{head} {line}")
-    return found
+
+def broken(rows: Iterable[tuple[str, str]], label_width: int) -> list[str]:
+    """A row without a label goes on with the one above; blanks in front of a text stay."""
+    room = max(40, width() - len(f"    [{host.name}] ") - label_width - 1)
+    return [
+        labelled("" if at else label, line, label_width)
+        for label, text in rows
+        for at, line in enumerate(wrapped(text, room))
+    ]
+
+
+def wrapped(text: str, room: int) -> list[str]:
+    outer = " " * (len(text) - len(text.lstrip(" ")))
+    return textwrap.wrap(
+        text,
+        room,
+        subsequent_indent=f"{outer}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def labelled(label: str, text: str, label_width: int) -> str:
+    return f"{click.style(f'{label:<{label_width}}', bold=True)} {text}"

@@ -6,7 +6,6 @@ import json
 import shlex
 from typing import Any
 
-import click
 from pyinfra import host, state
 from pyinfra.api import FunctionCommand, Host, State, deploy, operation
 
@@ -32,6 +31,8 @@ from tasks.door_keys import stream_keys
 from tasks.drift_report import because
 from tasks.operations import Commands, call_aibox, say_refusal
 from tasks.server import server_state, unit_text, what_is_due
+
+LABEL = 11  # columns
 
 
 @deploy("Proof")
@@ -74,15 +75,16 @@ def prove(state: State, host: Host, spec: dict[str, Any]) -> bool:
 def last_screen(box: Box) -> Commands:
     """What serves, how fast, how to reach it. Only shown: a generator that yields nothing."""
     if state.is_executing:
-        rows = screen(box, server_state(box))
-        page.keep([f"{click.style(f'{label:<11}', bold=True)} {text}" for label, text in rows])
+        rows = page.broken(screen(box, server_state(box)), LABEL)
+        commands = labelled("next", next_commands(box))  # whole, to be copied
+        page.keep([*rows, *(page.labelled(*row, LABEL) for row in commands)])
     yield from ()
 
 
 def screen(box: Box, found: dict[str, Any]) -> list[tuple[str, str]]:
-    """The rows of the last screen: (label, text)."""
+    """The rows of the last screen but for its commands: (label, text)."""
     proof = found["proof"] or {}
-    rows = [
+    return [
         ("serves", f"{box.served_model} on http://localhost:{box.settings.server_port}/v1"),
         ("model", f"{box.settings.weights.repository} at {box.settings.weights.commit[:12]}"),
         ("release", f"vLLM {box.release.release_id}"),
@@ -94,7 +96,6 @@ def screen(box: Box, found: dict[str, Any]) -> list[tuple[str, str]]:
         *labelled("metrics", monitoring.plan_rows(watching.asked(box.settings), box.watched)),
         *labelled("dashboard", monitor.screen_rows(box.settings)),
     ]
-    return [*rows, *zip(("next", "", ""), next_commands(box), strict=True)]
 
 
 def door_rows(box: Box) -> list[str]:

@@ -33,7 +33,7 @@ from aibox.decide import bench_plan, bench_report, roofline
 from aibox.decide.acceptance import Counters, difference
 from aibox.decide.bench_plan import Asked, Point, Variant
 from aibox.decide.refusal import Refusal
-from aibox.decide.spread import chosen, pinned_by, spread_of
+from aibox.decide.spread import chosen, pinned_by, readable_spread
 from aibox.decide.vram import Card
 
 FORMAT = 1
@@ -129,7 +129,7 @@ def about(asked: Asked, good: Spec, given: Spec) -> Report:
         "flags": good["flags"],
         "gpu": gpu_named([card.name for card in cards[: len(pinned) or 1]]),
         "pci": pci_of(next(iter(pinned), None)),
-        "tensor": spread_of(good["flags"]).tensor,
+        "tensor": readable_spread(good["flags"]).tensor,
         "driver": driver["version"] if driver else None,
         "step": step_of(good),
         "tools": bench_prompts.required(),

@@ -18,7 +18,7 @@ from aibox.box.prove import exposition
 from aibox.box.service import Service
 from aibox.decide import acceptance, manifest, standing
 from aibox.decide.history import Passed
-from aibox.decide.manifest import Entry, Readings, Venv
+from aibox.decide.manifest import AIBOX, Entry, Readings, Venv
 from aibox.decide.refusal import Refusal
 from aibox.decide.spread import chosen, pinned_by
 from aibox.decide.vram import Card
@@ -344,7 +344,7 @@ def compare(first: Path, second: Path) -> int:
 def loaded(path: Path) -> manifest.Manifest:
     """Raises ValueError, in words."""
     expected = "the output of `aibox status --manifest`"
-    remedy = "make it anew: sudo aibox status --manifest > FILE"
+    remedy = f"make it anew: sudo {AIBOX} status --manifest > FILE"
     try:
         return manifest.parse(path.read_text())
     except (OSError, ValueError) as error:

@@ -19,8 +19,9 @@ from aibox.decide.fault_about import About
 from aibox.decide.figures import MIB
 from aibox.decide.fitting import DRIVERS_OWN_BYTES
 from aibox.decide.head import Head, judge_head
+from aibox.decide.manifest import AIBOX
 from aibox.decide.refusal import Refusal
-from aibox.decide.spread import TENSOR, Spread, chosen, pinned_by, spread_of
+from aibox.decide.spread import TENSOR, Spread, chosen, pinned_by, readable_spread
 from aibox.decide.switching import AGAIN
 from aibox.decide.vram import Card, Holder
 
@@ -139,7 +140,7 @@ def has_failed(evidence: Evidence, spec: Spec) -> Iterator[Refusal]:
     cause = mapping(failure.get("cause"))
     lines = [str(line) for line in sequence(failure.get("lines"))]
     found = cause.get("found") or "\n".join(["no known cause; the last it said:", *lines])
-    remedy = cause.get("remedy") or "see `sudo aibox doctor` on the box and change what it shows"
+    remedy = cause.get("remedy") or f"see `sudo {AIBOX} doctor` on the box and change what it shows"
     yield Refusal(
         f"this very unit has failed its gate before: {found}",
         "a unit that has not failed, or a cause that is mended",
@@ -254,16 +255,9 @@ def drafts_by_head(spec: Spec) -> bool:
     return method is None or str(method) == "mtp" or str(method).endswith("_mtp")
 
 
-def spread(spec: Spec) -> Spread:
-    try:
-        return spread_of(mapping(spec.get("flags")))
-    except ValueError:  # of a unit that an earlier version let through
-        return Spread()
-
-
 def cut(evidence: Evidence, spec: Spec) -> Iterator[Refusal]:
     """Whether the model can be cut into as many parts as the flags say."""
-    config, wanted = evidence.config or {}, spread(spec)
+    config, wanted = evidence.config or {}, readable_spread(mapping(spec.get("flags")))
     whole = fitting.uncut(config, wanted)
     if not whole:
         return
@@ -445,7 +439,10 @@ def weights(evidence: Evidence, spec: Spec) -> Iterator[Refusal]:
     if config is None or fitting.is_halved(config):
         return
     dense = not fitting.has_experts(config)
-    load = fitting.load_of(flags, evidence.weights_bytes, dense=dense)
+    try:
+        load = fitting.load_of(flags, evidence.weights_bytes, dense=dense)
+    except ValueError:  # a flag that is no number is another refusal's
+        return
     given = evidence.verdict.resolved.get("max_model_len", flags.get("max-model-len"))
     tokens = own_context(config) if given is None else number(given)
     if tokens is not None:

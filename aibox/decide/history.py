@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from aibox.decide.manifest import AIBOX
 from aibox.decide.refusal import Refusal
 from aibox.decide.unit import flag_changes
 
-HISTORY = "`sudo /opt/aibox/current/bin/aibox status --history` on the box"
+HISTORY = f"`sudo {AIBOX} status --history` on the box"
 DEPLOY = "run the deploy: pyinfra inventory deploy.py"
 HIS = "found"  # by this name a person's own unit is meant, whatever the history still holds
 TO = "pyinfra inventory tasks/rollback.py --data to="

@@ -16,6 +16,8 @@ TIERS = ("bit", "version", "recorded")
 PROMISED = ("bit", "version")
 ABSENT = "absent"
 
+AIBOX_FOLDER = "/opt/aibox"
+AIBOX = f"{AIBOX_FOLDER}/current/bin/aibox"
 STATE_FOLDER = "/var/lib/aibox"
 DEPLOYED = f"{STATE_FOLDER}/deployed.json"  # what the last deploy laid down
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from aibox.decide.drift import Audit
 from aibox.decide.figures import counted, duration
+from aibox.decide.manifest import AIBOX
 from aibox.decide.refusal import Refusal
 from aibox.decide.rotation import BY_HAND
 from aibox.decide.summary import ROLL, would_do
@@ -356,7 +357,7 @@ def left_out(box: str, gateways: Sequence[str]) -> list[str]:
     return [
         f"{box} is out of rotation at {', '.join(gateways)}. The next roll begins with it, puts "
         f"it back, and goes on: {ROLL}",
-        f"or by hand, on each of these: sudo /opt/aibox/current/bin/aibox rotation back {box}",
+        f"or by hand, on each of these: sudo {AIBOX} rotation back {box}",
     ]
 
 

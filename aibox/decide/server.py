@@ -11,11 +11,12 @@ from typing import Any
 
 from aibox.decide.candidate import failure_of, is_passing
 from aibox.decide.history import BY_ROLLBACK
+from aibox.decide.manifest import AIBOX
 from aibox.decide.secrecy import without_secrets
 from aibox.decide.switching import AGAIN
 from aibox.decide.unit import differences
 
-DOCTOR = "/opt/aibox/current/bin/aibox doctor"
+DOCTOR = f"{AIBOX} doctor"
 OLDER_THAN_FILE = "it is older than its unit file"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 

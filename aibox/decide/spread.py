@@ -87,6 +87,14 @@ def spread_of(flags: Mapping[str, Any]) -> Spread:
     )
 
 
+def readable_spread(flags: Mapping[str, Any]) -> Spread:
+    """The same; a single card where a size is none, in what an earlier version let through."""
+    try:
+        return spread_of(flags)
+    except ValueError:
+        return Spread()
+
+
 def pinned_by(spec: Mapping[str, Any]) -> tuple[str, ...]:
     """The cards that a candidate's unit is pinned to; a text in what earlier versions kept."""
     named = spec.get("gpu_uuid")

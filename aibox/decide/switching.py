@@ -12,6 +12,7 @@ from aibox.decide import memory_account
 from aibox.decide.faults import Cause
 from aibox.decide.history import Passed, release_of
 from aibox.decide.launch import in_words, launched
+from aibox.decide.manifest import AIBOX
 from aibox.decide.refusal import Refusal
 from aibox.decide.secrecy import without_secrets, words_without_secrets
 
@@ -106,7 +107,7 @@ def failed(stopped_by: Refusal, causes: Sequence[Cause], said: Sequence[str], no
     if not causes:
         lines = [stopped_by.found, *(["the last it said:", *said] if said else []), now]
         found = "\n".join(without_secrets(line) for line in lines)
-        remedy = f"{stopped_by.remedy}\nno known cause is in its journal: see `sudo aibox doctor`"
+        remedy = f"{stopped_by.remedy}\nno known cause is in its journal: see `sudo {AIBOX} doctor`"
         return Refusal(found, stopped_by.expected, remedy)
     rows = [row for cause in causes for row in (cause.found, f"  {cause.line}")]
     found = "\n".join(without_secrets(row) for row in [stopped_by.found, *rows, now])

@@ -176,7 +176,9 @@ def question(
             *brought.get("driver_packages", []),
             *brought.get("held", []),
         ],
-        "there_before": [path for path in caches if brought.get("folders", {}).get(path)],
+        "there_before": [
+            path for path in dict.fromkeys(caches) if brought.get("folders", {}).get(path)
+        ],
         **_of_nobody_knows_whom(records, caches),
         "aibox": places["aibox"],
         "carried": CARRIED,

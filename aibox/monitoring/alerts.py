@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from aibox.decide.manifest import AIBOX
 from aibox.monitoring.panels import ANSWERED
 
 OURS = 'box!=""'  # only series of our scrape files have a box
@@ -16,6 +17,7 @@ WRITTEN = "vllm:generation_tokens_total"
 EMPTY, HELD_NOTHING = "aibox_stream_empty_answers_total", 'tokens=~"one|unknown"'
 ENDED = "aibox_stream_requests_total"
 DAY_S = 86_400
+DOCTOR, STATUS, ROTATION = (f"sudo {AIBOX} {one}" for one in ("doctor", "status", "rotation"))
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ ALERTS = (
         "0m",
         "critical",
         "{{ $labels.box }}: no draft token was accepted in 15 minutes, of {{ $value | humanize }}",
-        "MTP costs speed now and gives none. On the box: sudo aibox doctor. A start of the server "
+        f"MTP costs speed now and gives none. On the box: {DOCTOR}. A start of the server "
         "mends it for a while; prefix caching with MTP is the usual cause.",
     ),
     Alert(
@@ -98,8 +100,8 @@ ALERTS = (
         "0m",
         "critical",
         "{{ $labels.box }}: {{ $value | humanize }} tokens in 15 minutes, and not one draft",
-        "MTP is on in the model's card, and the server makes no use of it. On the box: sudo aibox "
-        "doctor; a deploy shows whether another server runs than the one that was laid down.",
+        f"MTP is on in the model's card, and the server makes no use of it. On the box: {DOCTOR}; "
+        "a deploy shows whether another server runs than the one that was laid down.",
     ),
     Alert(
         "MtpAcceptanceFell",
@@ -127,7 +129,7 @@ ALERTS = (
         "5m",
         "critical",
         "{{ $labels.box }}: the server gives no metrics for five minutes",
-        "On the box: sudo aibox doctor. A start takes two minutes.",
+        f"On the box: {DOCTOR}. A start takes two minutes.",
     ),
     Alert(
         "DoorDown",
@@ -135,7 +137,7 @@ ALERTS = (
         "5m",
         "critical",
         "{{ $labels.box }}: {{ $labels.job }} gives no metrics for five minutes",
-        "The filter, LiteLLM or the GPU exporter. On the box: sudo aibox status, and what the "
+        f"The filter, LiteLLM or the GPU exporter. On the box: {STATUS}, and what the "
         "unit's journal says.",
     ),
     Alert(
@@ -144,8 +146,8 @@ ALERTS = (
         "5m",
         "critical",
         "{{ $labels.of }} does not answer the gateway on {{ $labels.box }} for five minutes",
-        "Other boxes answer meanwhile, where they serve the same model. On the gateway: sudo "
-        "aibox rotation says what is met; on the box: sudo aibox status.",
+        "Other boxes answer meanwhile, where they serve the same model. On the gateway: "
+        f"{ROTATION} says what is met; on the box: {STATUS}.",
     ),
     Alert(
         "BoxTakenOut",
@@ -153,8 +155,9 @@ ALERTS = (
         "1h",
         "warning",
         "{{ $labels.of }} is out of rotation at the gateway on {{ $labels.box }} for an hour",
-        "sudo aibox rotation there says why and since when; after a roll that stopped, the next "
-        "one puts it back; by hand: sudo aibox rotation back {{ $labels.of }}.",
+        f"{ROTATION} there says why and since when; after a roll that stopped, the next "
+        f"one puts it back; by hand: {ROTATION} back "
+        "{{ $labels.of }}.",
     ),
     Alert(
         "BoxSilent",
@@ -171,7 +174,7 @@ ALERTS = (
         "critical",
         "{{ $labels.box }}: {{ $labels.name }} was started again {{ $value | humanize }} times "
         "in 30 minutes",
-        "On the box: sudo aibox doctor; pyinfra inventory tasks/rollback.py brings back what "
+        f"On the box: {DOCTOR}; pyinfra inventory tasks/rollback.py brings back what "
         "served before.",
     ),
     Alert(
@@ -222,7 +225,7 @@ ALERTS = (
         "0m",
         "critical",
         "{{ $labels.box }}: the driver reports Xid {{ $labels.xid }}",
-        "On the box: sudo aibox doctor. Xid 79 takes a cold start; 13 and 31 are a kernel's fault.",
+        f"On the box: {DOCTOR}. Xid 79 takes a cold start; 13 and 31 are a kernel's fault.",
     ),
     Alert(
         "DiskFull",

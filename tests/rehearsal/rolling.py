@@ -47,7 +47,7 @@ def rolling(boxes: Boxes, *words: str) -> Iterator[Running]:
 def rolled(boxes: Boxes, *words: str) -> Deploy:
     """One to its end."""
     with rolling(boxes, *words) as running:
-        ended = running.ended(timeout_s=600)
+        ended = running.ended(timeout_s=1200)
     assert "Traceback" not in ended.said, ended.said
     return ended
 

@@ -1,6 +1,6 @@
 """Four boxes behind two gateways, rolled under load; each way in which a roll can stop.
 
-In order: each test goes on from where the one before left the boxes.
+The last box serves with real vLLM. In order: each test goes on from where the one before left them.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from tests.rehearsal.box import Box
 from tests.rehearsal.candidates import script, scripted
 from tests.rehearsal.emulation.hub import Hub
 from tests.rehearsal.load import Gateway, Load
-from tests.rehearsal.provision import HostData, deploy, download_caches, standin
+from tests.rehearsal.provision import HostData, deploy, download_caches, production, standin
 from tests.rehearsal.rolling import out_at, rolled, rolling, rotation
 
 pytestmark = pytest.mark.long
 
 MODEL = "tiny-qwen3.5-mtp"
 NAMES = ["roll-a", "roll-b", "roll-c", "roll-d"]
-GATEWAYS = NAMES[:2]
+GATEWAYS, REAL = NAMES[:2], NAMES[3]
 SLOW = {"step_s": 0.05}  # seconds a token: a request takes one or two
 
 
 @pytest.fixture(scope="module")
 def boxes(layers: Callable[[str], str | None], hub: Hub) -> Iterator[list[Box]]:
-    layer, caches = layers("serving"), download_caches()
-    made = [Box.up(name, layer=layer, binds=caches, owned=True) for name in NAMES]
+    caches = download_caches()
+    kinds = ["driven" if name == REAL else "serving" for name in NAMES]
+    named = zip(NAMES, kinds, strict=True)
+    made = [Box.up(name, layer=layers(kind), binds=caches, owned=True) for name, kind in named]
     try:
-        for box in made:
+        for box in made[:3]:
             box.run("systemctl start vllm-coder")
             script(box, **SLOW)
         ended = deploy(fleet(made, hub), "-y", timeout_s=1800)
@@ -48,7 +50,10 @@ def fleet(boxes: list[Box], hub: Hub, **serve: Any) -> dict[Box, HostData]:
     """As the inventory has them, with these flags over the card's."""
     gateway = {"gateway": True, "_gateway": True}
     usual = {**scripted(standin(hub.url), **serve), "stream": True}
-    return {box: {**usual, **(gateway if box.name in GATEWAYS else {})} for box in boxes}
+    of = {box: {**usual, **(gateway if box.name in GATEWAYS else {})} for box in boxes}
+    flags = {name.replace("_", "-"): value for name, value in serve.items()}
+    real = {**production(hub.url), "stream": True, "serve": flags}
+    return {box: real if box.name == REAL else one for box, one in of.items()}
 
 
 def gateways(boxes: list[Box]) -> list[Gateway]:
@@ -57,6 +62,17 @@ def gateways(boxes: list[Box]) -> list[Gateway]:
 
 def flags(box: Box) -> str:
     return box.run("systemctl cat vllm-coder | grep -- --max-num-seqs || true").stdout
+
+
+def until_said(running: jobs.Running, words: str, after: str = "") -> None:
+    """Wait until a roll has said something, in what follows the last `after`."""
+
+    def is_said() -> bool:
+        said = running.said()
+        return words in (said.rpartition(after)[2] if after else said)
+
+    jobs.until(lambda: is_said() or running.process.poll() is not None, words, 400)
+    assert is_said(), running.said()
 
 
 def all_in(boxes: list[Box]) -> bool:
@@ -98,10 +114,10 @@ def test_a_box_without_power_stops_it_and_a_later_roll_finishes(boxes: list[Box]
     cut = boxes[2]
     with Load(gateways(boxes), MODEL) as load:
         with rolling(wanted) as running:
-            jobs.until(lambda: "roll-c is out of rotation" in running.said(), "its turn", 400)
-            jobs.until(lambda: "[roll-c] " in running.said().rpartition("==>")[2], "deploy", 60)
+            until_said(running, "roll-c is out of rotation")
+            until_said(running, "[roll-c] ", after="==>")
             cut.power_cut()
-            ended = running.ended(timeout_s=600)
+            ended = running.ended(timeout_s=1200)
         assert ended.code == 1, ended.said
         assert "roll-c is out of rotation at roll-a, roll-b" in ended.said
         assert out_at(boxes[0]) == {"roll-c"} == out_at(boxes[1])
@@ -119,9 +135,9 @@ def test_a_box_without_power_stops_it_and_a_later_roll_finishes(boxes: list[Box]
 def test_power_lost_elsewhere_loses_only_streams_that_had_begun(boxes: list[Box], hub: Hub) -> None:
     wanted, limits = fleet(boxes, hub, max_num_seqs=8), ("--limit=roll-b", "--limit=roll-d")
     with Load(gateways(boxes), MODEL, clients=8) as load, rolling(wanted, *limits) as running:
-        jobs.until(lambda: "roll-b is out of rotation" in running.said(), "its turn", 400)
+        until_said(running, "roll-b is out of rotation")
         boxes[3].power_cut()
-        ended = running.ended(timeout_s=600)
+        ended = running.ended(timeout_s=1200)
     boxes[3].start()
     assert ended.code == 1, ended.said
     assert "roll-d has become ill" in ended.said
@@ -139,7 +155,7 @@ def test_ended_in_its_middle_it_is_finished_by_the_next(
 ) -> None:
     wanted = fleet(boxes, hub, max_num_seqs=9 + (number == signal.SIGKILL))
     with rolling(wanted, "--limit=roll-a") as running:
-        jobs.until(lambda: "roll-a is out of rotation" in running.said(), "its turn", 400)
+        until_said(running, "roll-a is out of rotation")
         running.process.send_signal(number)
         ended = running.ended()
     if number == signal.SIGINT:

@@ -173,6 +173,10 @@ ALLOWED: dict[str, tuple[Evidence, dict[str, Any]]] = {
         replace(GOOD, config=HEADS, weights_bytes=111_200_000_000, cards=BOTH),
         over(2),
     ),
+    "sizes that an earlier version let through": (
+        replace(GOOD, config=HEADS, weights_bytes=55_600_000_000),
+        {"flags": {**FLAGS, "tensor-parallel-size": "two"}},
+    ),
     "the reference's weights": (replace(GOOD, config=HEADS, weights_bytes=55_600_000_000), {}),
     "experts that lie over all replicas": (
         replace(GOOD, config=EXPERTS, weights_bytes=111_200_000_000, cards=BOTH),
