@@ -7,7 +7,7 @@ import runpy
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,26 +78,33 @@ class Running:
 
 
 @contextmanager
+def beside(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[Running]:
+    """Start a program of the project; what still runs of it at the end is killed."""
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            command,
+            cwd=CHECKOUT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    try:
+        yield Running(process, log)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+@contextmanager
 def deploying(box: Box, data: HostData, *words: str, entry: str = "deploy.py") -> Iterator[Running]:
-    """Start a deploy, or another entry; what still runs of it at the end is killed."""
+    """A deploy, or another entry."""
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
-        with log.open("w") as stream:
-            process = subprocess.Popen(
-                command_line("-y", *words, entry=entry),
-                cwd=CHECKOUT,
-                env=environment({box: data}, Path(folder)),
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        try:
-            yield Running(process, log)
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+        given = environment({box: data}, Path(folder))
+        with beside(command_line("-y", *words, entry=entry), given, Path(folder) / "log") as run:
+            yield run
 
 
 def until(true: Callable[[], object], what: str, timeout_s: float = 120) -> None:

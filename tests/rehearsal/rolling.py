@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -13,8 +12,7 @@ from typing import Any
 
 from tasks.box import AIBOX
 from tests.rehearsal.box import Box
-from tests.rehearsal.jobs import Running
-from tests.rehearsal.machine import CHECKOUT
+from tests.rehearsal.jobs import Running, beside
 from tests.rehearsal.provision import HERE, Deploy, HostData, environment
 
 Boxes = Mapping[Box, HostData]
@@ -22,26 +20,12 @@ Boxes = Mapping[Box, HostData]
 
 @contextmanager
 def rolling(boxes: Boxes, *words: str) -> Iterator[Running]:
-    """A roll that has begun; what still runs of it at the end is killed."""
+    """A roll that has begun."""
     with tempfile.TemporaryDirectory() as folder:
-        log = Path(folder) / "log"
         command = [sys.executable, "-m", "tasks.roll", *words, "-y", str(HERE / "inventory.py")]
-        with log.open("w") as stream:
-            process = subprocess.Popen(
-                command,
-                cwd=CHECKOUT,
-                env={**environment(boxes, Path(folder)), "XDG_STATE_HOME": folder},
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        try:
-            yield Running(process, log)
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+        given = {**environment(boxes, Path(folder)), "XDG_STATE_HOME": folder}
+        with beside(command, given, Path(folder) / "log") as run:
+            yield run
 
 
 def rolled(boxes: Boxes, *words: str) -> Deploy:
