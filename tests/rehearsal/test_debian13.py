@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from aibox.decide.doors import DOORS, MASTER_KEY
@@ -32,6 +34,27 @@ def test_a_bare_box_gets_its_driver_and_serves_in_one_run(hub: Hub) -> None:
         source = box.run("cat /etc/apt/sources.list.d/aibox-nvidia.sources").stdout
         assert "/debian13/x86_64/" in source
         assert deploy({box: standin(hub.url)}, "--dry", "--json").planned == []
+
+
+def test_boxes_of_two_systems_and_models_are_built_in_one_run(hub: Hub) -> None:
+    """Side by side, each by its own host data; a row each at the end, silent the second time."""
+    with (
+        Box.up("mixed-12", owned=True) as twelve,
+        Box.up("mixed-13", suite="trixie", owned=True) as thirteen,
+    ):
+        usual = standin(hub.url)
+        named = {**usual, "serve": {"served-model-name": "another"}, "power_limit_w": 450}
+        ended = deploy({twelve: usual, thirteen: named}, "-y", timeout_s=1200)
+        assert ended.code == 0, ended.said
+        last = ended.said.strip().splitlines()[-2:]
+        assert [line.split()[:3] for line in last] == [
+            ["mixed-12", "serves", "tiny-qwen3.5-mtp,"],
+            ["mixed-13", "serves", "another,"],
+        ]
+        units = [box.run("systemctl cat vllm-coder").stdout for box in (twelve, thirteen)]
+        releases = [re.findall(r"/opt/vllm/releases/([^/ ]+)/", unit)[0] for unit in units]
+        assert releases[0] != releases[1]  # a lock for each Python
+        assert deploy({twelve: usual, thirteen: named}, "--dry", "--json").planned == []
 
 
 def test_both_doors_and_their_firewall_stand_there(hub: Hub) -> None:
