@@ -24,7 +24,7 @@ from tasks.operations import Commands, call_aibox, run_job, say_refusal
 REPORTS = PROJECT / "reports"
 JOB = "bench"
 LANDED = "bench_report"  # in a box's connector data: the paths that were written
-WHOLE = "bench_is_whole"  # there too: whether what was written came to its end
+SHORTFALL = "bench_shortfall"  # there too: why what was written is not the whole, or None
 
 
 def is_well_asked() -> bool:
@@ -71,7 +71,8 @@ def bring(state: State, host: Host, given: dict[str, str]) -> bool:
         if known is None:
             raise ConnectionError("it is gone, or the unit was changed while it was measured")
         host.connector_data[LANDED] = landed(host, known)
-        host.connector_data[WHOLE] = bench_report.is_whole(known)
+        paths = ", ".join(str(one.relative_to(PROJECT)) for one in host.connector_data[LANDED])
+        host.connector_data[SHORTFALL] = bench_report.shortfall(known, paths)
     except (ConnectionError, OSError) as error:
         say_refusal(host, unbrought(error))
         return False
@@ -104,17 +105,10 @@ def report_if_any(host: Host, given: dict[str, str]) -> Report | None:
 
 def came_to_its_end(state: State, host: Host) -> bool:
     """Whether what was brought is whole; where it is not, that is said."""
-    if not host.connector_data[WHOLE]:
-        paths = ", ".join(str(path.relative_to(PROJECT)) for path in host.connector_data[LANDED])
-        say_refusal(
-            host,
-            Refusal(
-                f"the benchmark did not come to its end; what it had measured is in {paths}",
-                "a benchmark that does",
-                "run the same command again: it measures everything anew",
-            ),
-        )
-    return bool(host.connector_data[WHOLE])
+    refusal: Refusal | None = host.connector_data[SHORTFALL]
+    if refusal is not None:
+        say_refusal(host, refusal)
+    return refusal is None
 
 
 def landed(host: Host, report: Report) -> list[Path]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tasks import measuring
-from tests.unit.made_reports import his
+from tests.unit.made_reports import his, report, server
 
 WHOLE, BROKEN = his(), {**his(), "whole": False}
 
@@ -64,6 +64,16 @@ def test_what_was_measured_by_then_is_brought_and_the_run_fails(
     assert measuring.LANDED in box.connector_data
     assert not box.came_to_its_end()
     assert [str(Path("reports/a.json")) in refusal.found for refusal in box.said] == [True]
+
+
+def test_a_benchmark_that_measured_nothing_is_brought_and_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    box = Box(monkeypatch, None, report("seed", server(2), server(0)))
+    assert box.bring()
+    assert measuring.LANDED in box.connector_data
+    assert not box.came_to_its_end()
+    assert [refusal.found for refusal in box.said] == ["nothing was measured"]
 
 
 @pytest.mark.parametrize("after", [None, ConnectionError("gone")])
