@@ -6,10 +6,11 @@ mode that came to its end and measured something. Exit codes: 0 compared, 1 not.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
-from aibox.decide import bench_compare
+from aibox.decide import bench_compare, bench_screen
 from aibox.decide.bench_plan import MODES
 from aibox.decide.bench_report import Report, is_whole
 from aibox.decide.refusal import Refusal
@@ -30,6 +31,8 @@ def main(words: list[str] | None = None) -> int:
     if isinstance(told, Refusal):
         print(told, file=sys.stderr)
         return 1
+    if sys.stdout.isatty():
+        told = "\n".join([*bench_screen.lines(told, shutil.get_terminal_size().columns), ""])
     print(told, end="")
     return 0
 
