@@ -92,7 +92,7 @@ def measured() -> Commands:
 
 
 def asked_of(box: Host) -> dict[str, str]:
-    """What `--data` says, as texts by name; a name that is no word of ours is somebody else's."""
+    """What `--data` says, as texts by name."""
     names = ["mode", *bench_plan.WORDS]
     given = {name: box.data.get(name) for name in names}
     return {name: bench_plan.text_of(one) for name, one in given.items() if one is not None}
