@@ -18,6 +18,7 @@ from tasks.operations import Commands, job_command, refused, say_refusal
 from tasks.preflight import refusals_of_login
 
 WENT = "went_back"  # in a box's connector data: the unit
+NOTHING: dict[str, Any] = {"history": [], "there": [], "installed": None, "serves": False}
 
 
 def can_work() -> bool:
@@ -44,17 +45,35 @@ def history_of_box() -> dict[str, Any] | None:
     return found
 
 
+def is_well_asked() -> bool:
+    """Whether there is what `--data to=` names, or something that served before: so that --dry
+    says it too. Asked of a box that can work."""
+    target = target_of(history_of_box() or NOTHING)
+    if isinstance(target, Refusal):
+        say_refusal(host, target)
+        state.fail_hosts({host})
+    return isinstance(target, Passed)
+
+
+def target_of(found: dict[str, Any]) -> Passed | Refusal:
+    """What to go back to. found: see history_of_box."""
+    name = host.data.get("to")
+    return chosen(
+        read(found["history"]),
+        found["there"],
+        found["installed"],
+        None if name is None else str(name),
+        serves=found["serves"],
+        found=own_unit(found),
+        kept=read(found.get("kept")),
+    )
+
+
 @operation()
 def went_back() -> Commands:
     """Switch to an older unit through the same gate; if it fails, to what ran before."""
-    found = history_of_box() or {"history": [], "there": [], "installed": None, "serves": False}
-    history, now = read(found["history"]), found["installed"]
-    name = host.data.get("to")
-    name = None if name is None else str(name)
-    own, kept = own_unit(found), read(found.get("kept"))
-    target = chosen(
-        history, found["there"], now, name, serves=found["serves"], found=own, kept=kept
-    )
+    found = history_of_box() or NOTHING
+    target, own, now = target_of(found), own_unit(found), found["installed"]
     if isinstance(target, Refusal):
         yield refused(target)
         return
@@ -64,7 +83,7 @@ def went_back() -> Commands:
         which = "your own unit" if his else f"unit {target.sha256[:12]}"
         show_last(found, target, f"{which} serves already: there is nothing to do")
         return
-    say(history, target, now)
+    say(read(found["history"]), target, now)
     host.connector_data[WENT] = target
     yield job_command("switch", AIBOX, "back", {"sha256": target.sha256})
 

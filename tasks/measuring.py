@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
-from pyinfra import host, state
+from pyinfra import host, logger, state
 from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand, operation
+from pyinfra.api.exceptions import PyinfraError
 
 from aibox.box.job import FOLDER, write_whole
-from aibox.decide import bench_page, bench_plan, bench_report
+from aibox.decide import bench_page, bench_plan, bench_report, bench_screen
 from aibox.decide.bench_plan import Asked
 from aibox.decide.bench_report import Report
 from aibox.decide.refusal import Refusal
-from tasks import page
+from tasks import fleet, page, watching
 from tasks.box import AIBOX, PROJECT
 from tasks.going_back import history_of_box
 from tasks.operations import Commands, call_aibox, run_job, say_refusal
+from tasks.preflight import settings_of_all_boxes
 
 REPORTS = PROJECT / "reports"
 JOB = "bench"
 LANDED = "bench_report"  # in a box's connector data: the paths that were written
-WHOLE = "bench_is_whole"  # there too: whether what was written came to its end
+SHORTFALL = "bench_shortfall"  # there too: why what was written is not the whole, or None
 
 
 def is_well_asked() -> bool:
@@ -34,9 +37,45 @@ def is_well_asked() -> bool:
     refusals = refusals or bench_plan.unfit(history_of_box() or {})
     for refusal in refusals:
         say_refusal(host, refusal)
-    if refusals:
-        state.fail_hosts({host})
-    return not refusals
+    if isinstance(found, Asked) and not refusals:
+        warn(beside_gateways(found))
+        return True
+    state.fail_hosts({host})
+    return False
+
+
+def beside_gateways(asked: Asked) -> list[tuple[str, str]]:
+    """What is to be said where gateways send requests to this box; nothing where none do."""
+    gateways = [one.name for one in fleet.gateways()]
+    models = models_of_boxes() if gateways else {}
+    return bench_plan.beside_gateways(
+        host.name,
+        [box for box, names in models.items() if {*names} & {*models.get(host.name, ())}],
+        [one.name for one in state.inventory if state.is_host_in_limit(one)],
+        gateways,
+        f"sudo {AIBOX} rotation",
+        stops=asked.starts_others,
+    )
+
+
+def models_of_boxes() -> dict[str, Sequence[str]]:
+    """What each box is asked for, by its settings; nothing while they are wrong, which is no
+    matter of a benchmark."""
+    try:
+        settings = settings_of_all_boxes()
+    except PyinfraError:
+        return {}
+    return {one.name: fleet.seen(one, settings[one.name]).models for one in watching.boxes()}
+
+
+def warn(rows: Sequence[tuple[str, str]]) -> None:
+    """Right before a person is asked, where one is; else at once."""
+    shown = page.lines("beside what gateways send:", rows) if rows else []
+    if shown and page.is_read():
+        page.keep(shown)
+        return
+    for line in shown:
+        host.log(line, logger.warning)
 
 
 @operation()
@@ -53,7 +92,7 @@ def measured() -> Commands:
 
 
 def asked_of(box: Host) -> dict[str, str]:
-    """What `--data` says, as texts by name; a name that is no word of ours is somebody else's."""
+    """What `--data` says, as texts by name."""
     names = ["mode", *bench_plan.WORDS]
     given = {name: box.data.get(name) for name in names}
     return {name: bench_plan.text_of(one) for name, one in given.items() if one is not None}
@@ -71,7 +110,8 @@ def bring(state: State, host: Host, given: dict[str, str]) -> bool:
         if known is None:
             raise ConnectionError("it is gone, or the unit was changed while it was measured")
         host.connector_data[LANDED] = landed(host, known)
-        host.connector_data[WHOLE] = bench_report.is_whole(known)
+        paths = ", ".join(str(one.relative_to(PROJECT)) for one in host.connector_data[LANDED])
+        host.connector_data[SHORTFALL] = bench_report.shortfall(known, paths)
     except (ConnectionError, OSError) as error:
         say_refusal(host, unbrought(error))
         return False
@@ -104,17 +144,10 @@ def report_if_any(host: Host, given: dict[str, str]) -> Report | None:
 
 def came_to_its_end(state: State, host: Host) -> bool:
     """Whether what was brought is whole; where it is not, that is said."""
-    if not host.connector_data[WHOLE]:
-        paths = ", ".join(str(path.relative_to(PROJECT)) for path in host.connector_data[LANDED])
-        say_refusal(
-            host,
-            Refusal(
-                f"the benchmark did not come to its end; what it had measured is in {paths}",
-                "a benchmark that does",
-                "run the same command again: it measures everything anew",
-            ),
-        )
-    return bool(host.connector_data[WHOLE])
+    refusal: Refusal | None = host.connector_data[SHORTFALL]
+    if refusal is not None:
+        say_refusal(host, refusal)
+    return refusal is None
 
 
 def landed(host: Host, report: Report) -> list[Path]:
@@ -138,7 +171,8 @@ def said() -> Commands:
     """The tables and where they lie. Only words: a generator that yields nothing."""
     paths = host.connector_data.get(LANDED)
     if state.is_executing and paths:
-        lines = paths[1].read_text().splitlines()
+        room = page.width() - len(f"    [{host.name}] ")
+        lines = bench_screen.lines(paths[1].read_text(), room)
         shown = [click.style(line, bold=line.startswith("#")) for line in lines]
         page.keep([*shown, *(f"written: {path.relative_to(PROJECT)}" for path in paths)])
     yield from ()

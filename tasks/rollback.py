@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # pyinfra runs 
 
 from tasks import deploy_lock, going_back
 
-if going_back.can_work():
+if going_back.can_work() and going_back.is_well_asked():
     deploy_lock.held(name="One deploy at a time")
     going_back.went_back(name="What served before")
     going_back.said(name="What comes next")

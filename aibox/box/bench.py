@@ -56,7 +56,7 @@ def bench(spec: Spec, progress: Progress) -> dict[str, Any]:
             server = entry(variant, candidate, good)
             report["servers"].append(server)
             one_server(asked, candidate, server, lend, lambda: progress.keep(report))
-    report["whole"] = True
+    report["whole"] = not bench_report.is_empty(report)
     return {"report": report, "notes": [note for one in report["servers"] for note in one["notes"]]}
 
 

@@ -17,6 +17,7 @@ from aibox.decide.bench_report import (
     Report,
     Row,
     described,
+    is_empty,
     is_whole,
     limits,
     named,
@@ -28,21 +29,26 @@ from aibox.decide.bench_statistics import Figure, compared
 
 def page(report: Report) -> str:
     """The whole report as Markdown."""
-    made = datetime.fromtimestamp(report["when"], UTC).strftime("%Y-%m-%d %H:%M UTC")
     head = [
         f"# {report['mode']} benchmark of {report['model']}",
         "",
-        f"{made}, {report.get('box', 'a box')}: {report['gpu'] or 'no card'}, driver "
+        f"{made_at(report)}, {report.get('box', 'a box')}: {report['gpu'] or 'no card'}, driver "
         f"{report['driver'] or 'none'}, vLLM {report['release']}, weights "
         f"{report['commit'][:12] or 'unknown'}. Asked for: {asked_for(report['asked'])}.",
         "",
     ]
-    if not is_whole(report):
+    if is_empty(report):
+        head += ["**Nothing was measured.**", ""]
+    elif not is_whole(report):
         head += ["**It did not come to its end**: what is missing here was not measured.", ""]
     body = {"seed": seed, "cross": cross, "quality": quality}[report["mode"]](report)
     notes = [f"- {note}" for server in report["servers"] for note in server["notes"]]
     left = ["", "## Left out or disturbed", "", *notes] if notes else []
     return "\n".join([*head, *body, *left]) + "\n"
+
+
+def made_at(report: Report) -> str:
+    return datetime.fromtimestamp(report["when"], UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def asked_for(asked: Mapping[str, Any]) -> str:
@@ -184,6 +190,8 @@ def bounds(report: Report) -> list[str]:
 
 # --- quality -------------------------------------------------------------------------------------
 
+# Said where there was nothing to count.
+ONE_RUN, NONE_MADE = "one run", "none made"
 MEANING = """\
 What this says: whether a server without drafts or without the prefix cache answers otherwise,
 beside how often the first server answers otherwise from run to run. What it does not say: vLLM
@@ -200,11 +208,11 @@ def quality(report: Report) -> list[str]:
     lines = [
         [
             server["name"],
-            one.repeated.text(),
+            one.repeated.text(ONE_RUN),
             one.empty.text(),
             f"{one.one_token}",
             one.called.text(),
-            one.malformed.text(),
+            one.malformed.text(NONE_MADE),
             f"{one.hits:,}",
         ]
         for server, one in found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -72,6 +73,11 @@ class Asked:
         return [Variant(*pair) for pair in product(self.drafts, self.prefix_caching)]
 
     @property
+    def starts_others(self) -> int:
+        """How many servers are started that are not the installed one, at most."""
+        return sum(1 for variant in self.variants if not variant.is_now)
+
+    @property
     def points(self) -> list[Point]:
         """What is measured on each server. The longest prompts come last."""
         return [
@@ -116,8 +122,8 @@ def read(data: Mapping[str, object]) -> Asked | list[Refusal]:
     """What `--data` asks for, as texts or numbers; each fault of it as a refusal."""
     mode = str(data.get("mode", "seed"))
     if mode not in MODES:
-        remedy = f"--data mode={MODES[0]}; two reports are compared by python -m tasks.compare"
-        return [Refusal(f"mode={mode}", f"one of {', '.join(MODES)}", remedy)]
+        near = next(iter(difflib.get_close_matches(mode, MODES, n=1)), MODES[0])
+        return [Refusal(f"mode={mode}", f"one of {', '.join(MODES)}", f"--data mode={near}")]
     texts, faults = dict(DEFAULTS[mode]), []
     for name in WORDS:
         given = text_of(data[name]) if name in data else None
@@ -329,13 +335,46 @@ def batches(concurrency: int, runs: int) -> list[int]:
 def in_short(asked: Asked) -> Sequence[str]:
     """What a person reads before it begins."""
     servers = counted(len(asked.variants), "server")
-    starts = sum(1 for variant in asked.variants if not variant.is_now)
     points = counted(len(asked.points), "point")
     rows = [f"mode {asked.mode}: {points} on {servers}, runs of each: {asked.runs}"]
     if asked.mode == "quality":
         rows = [f"mode quality: a fixed set of prompts on {servers}, runs of each: {asked.runs}"]
-    if starts:
-        rows.append(
-            f"the server is started anew up to {starts + 1} times; at the end it is what it was"
-        )
+    if asked.starts_others:
+        times = asked.starts_others + 1
+        rows.append(f"the server is started anew up to {times} times; at the end it is what it was")
     return rows
+
+
+def beside_gateways(
+    box: str,
+    alike: Sequence[str],
+    run: Sequence[str],
+    gateways: Sequence[str],
+    rotation: str,
+    *,
+    stops: int,
+) -> list[tuple[str, str]]:
+    """Rows of (label, text) before a box is measured that gateways ask, beside others of its name.
+
+    alike: boxes that serve the same, itself too. run: boxes of this run. rotation: the command that
+    takes a box out, on a gateway. stops: how often the server is stopped for another one.
+    """
+    if not gateways or len(alike) < 2:
+        return []
+    rows = []
+    together = [one for one in alike if one in run]
+    if len(together) > 1 and box in together:
+        what = "pause" if stops else "be slow"
+        text = (
+            f"{', '.join(together[:-1])} and {together[-1]} serve the same and would {what} at the "
+            f"same time: measure one after the other, this one with --limit {box}"
+        )
+        rows.append(("together", text))
+    where = " and ".join(gateways)
+    measured = f"what comes to {box} through {where} is measured along, unless it is taken out"
+    return [
+        *rows,
+        ("requests", measured),
+        ("first", f"{rotation} out {box} --why benchmark (on {where})"),
+        ("after", f"{rotation} back {box}"),
+    ]

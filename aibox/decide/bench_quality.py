@@ -129,6 +129,7 @@ def together(one: str, other: str) -> float:
     return sum(1 for _ in same) / longest if longest else 1.0
 
 
+ALIKE = "alike"
 SAME = "no verdict: the spread covers the difference"
 OTHER = "these two differ more than the first does from run to run"
 UNTESTED = "one run of the first: what it differs from itself is not known"
@@ -136,8 +137,9 @@ UNTESTED = "one run of the first: what it differs from itself is not known"
 
 def verdict(first: Sequence[Answer], second: Sequence[Answer]) -> str:
     """What the agreement of two servers means, next to how far the first agrees with itself."""
-    within = agreed(pairs_within(first))
+    within, across = agreed(pairs_within(first)), agreed(pairs_across(first, second))
+    if across.of and across.count == across.of:
+        return ALIKE
     if not within.of:
         return UNTESTED
-    across = agreed(pairs_across(first, second))
     return OTHER if across.rate < within.rate and differ(within, across) else SAME

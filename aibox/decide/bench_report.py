@@ -11,6 +11,7 @@ from aibox.decide.acceptance import Acceptance, Counters, acceptance
 from aibox.decide.bench_plan import shown_context
 from aibox.decide.bench_quality import Quality
 from aibox.decide.bench_statistics import Figure, figure
+from aibox.decide.refusal import Refusal
 from aibox.decide.roofline import Step
 
 Report = Mapping[str, Any]
@@ -89,8 +90,34 @@ def disturbed(point: Report) -> str | None:
 
 
 def is_whole(report: Report) -> bool:
-    """Whether its benchmark came to its end."""
-    return bool(report.get("whole", True))
+    """Whether its benchmark came to its end, and measured something."""
+    return bool(report.get("whole", True)) and not is_empty(report)
+
+
+def is_empty(report: Report) -> bool:
+    """Whether nothing was measured."""
+    return not (rows(report) or qualities(report))
+
+
+def shortfall(report: Report, paths: str) -> Refusal | None:
+    """Why a benchmark has failed, whose report was brought; None for a whole one.
+
+    paths: of what was written.
+    """
+    if is_whole(report):
+        return None
+    again = "run the same command again: it measures everything anew"
+    if not is_empty(report):
+        found = f"the benchmark did not come to its end; what it had measured is in {paths}"
+        return Refusal(found, "a benchmark that does", again)
+    failed = [server["failed"] for server in report["servers"] if server.get("failed")]
+    causes = [one["found"] for one in failed]
+    causes += [
+        note for server in report["servers"] if "failed" not in server for note in server["notes"]
+    ]
+    why = f": {'; '.join(dict.fromkeys(causes))}" if causes else ""
+    remedy = failed[0]["remedy"] if failed else again
+    return Refusal(f"nothing was measured{why}", "figures of at least one server", remedy)
 
 
 def rows(report: Report) -> list[Row]:

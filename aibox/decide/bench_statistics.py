@@ -129,10 +129,10 @@ class Share:
         half = NORMAL * math.sqrt(spread) / below
         return max(0.0, middle - half), min(1.0, middle + half)
 
-    def text(self) -> str:
-        """ "11 of 12 (65 to 99 %)"."""
+    def text(self, none: str = "none asked") -> str:
+        """ "11 of 12 (65 to 99 %)". none: what is said of none."""
         if not self.of:
-            return "none asked"
+            return none
         return f"{self.count} of {self.of} ({100 * self.low:.0f} to {100 * self.high:.0f} %)"
 
 

@@ -229,7 +229,7 @@ def test_the_benchmark_says_what_the_counters_say(box: Box) -> None:
         counted = [now - then for then, now in zip(before, drafted(box), strict=True)]
         assert sorted(path.suffix for path in made) == [".json", ".md", ".png", ".svg"]
         assert_measured(next(path for path in made if path.suffix == ".json"), counted)
-        assert "| 2 drafts | code, 1 stream |" in ended.said
+        assert "2 drafts  code, 1 stream  " in ended.said
     finally:
         for path in made:
             path.unlink()

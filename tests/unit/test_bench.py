@@ -66,6 +66,18 @@ def test_what_went_to_its_end_is_whole(folder: Path, monkeypatch: pytest.MonkeyP
     assert look["kept"] is None
 
 
+def test_where_nothing_could_be_measured_the_report_is_not_whole(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_words: object) -> None:
+        raise JobError("`vllm bench serve` ended with exit code 2", "a measurement", "look")
+
+    monkeypatch.setattr(bench, "one_point", fails)
+    found = run(folder)["result"]["report"]
+    assert found["whole"] is False
+    assert "exit code 2" in found["servers"][0]["notes"][0]
+
+
 def test_each_point_is_kept_also_where_an_unforeseen_fault_ends_the_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

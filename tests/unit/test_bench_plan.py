@@ -95,6 +95,13 @@ def test_what_is_wrong_is_refused(data: dict[str, object], found: str, expected:
     assert "--data" in faults[0].remedy
 
 
+@pytest.mark.parametrize(("mode", "near"), [("sed", "seed"), ("qualty", "quality"), ("x", "seed")])
+def test_a_wrong_mode_is_answered_with_the_nearest(mode: str, near: str) -> None:
+    faults = bench_plan.read({"mode": mode})
+    assert isinstance(faults, list)
+    assert faults[0].remedy == f"--data mode={near}"
+
+
 def test_every_fault_comes_at_once() -> None:
     faults = bench_plan.read({"runs": 0, "tokens": 0, "kinds": "verse"})
     assert isinstance(faults, list)
@@ -210,6 +217,30 @@ def test_the_cache_is_what_the_server_says() -> None:
 def test_each_run_of_several_streams_has_a_total_of_its_own() -> None:
     assert bench_plan.batches(1, 3) == [3]
     assert bench_plan.batches(4, 2) == [4, 4]
+
+
+# --- gateways ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("alike", "run", "gateways", "stops", "words"),
+    [
+        (["a", "b"], ["a", "b"], ["g"], 1, ["a and b serve the same and would pause at the same"]),
+        (["a", "b"], ["a", "b"], ["g"], 0, ["would be slow", "this one with --limit a"]),
+        (["a", "b"], ["a"], ["g", "h"], 1, ["what comes to a through g and h is measured along"]),
+        (["a", "b"], ["a"], ["a"], 1, ["rotation out a --why benchmark (on a)", "rotation back a"]),
+        (["a"], ["a", "b"], ["g"], 1, None),  # nobody else would answer
+        (["a", "b"], ["a", "b"], [], 1, None),
+    ],
+)
+def test_what_gateways_send_meanwhile_is_said(
+    alike: list[str], run: list[str], gateways: list[str], stops: int, words: list[str] | None
+) -> None:
+    rows = bench_plan.beside_gateways("a", alike, run, gateways, "rotation", stops=stops)
+    assert bool(rows) is (words is not None)
+    said = "\n".join(text for _, text in rows)
+    assert all(word in said for word in words or [])
+    assert ("together" in dict(rows)) is (len(run) > 1 and bool(rows))
 
 
 # --- the box -------------------------------------------------------------------------------------

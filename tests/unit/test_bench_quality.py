@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aibox.decide import bench_quality
-from aibox.decide.bench_quality import OTHER, SAME, UNTESTED
+from aibox.decide.bench_quality import ALIKE, OTHER, SAME, UNTESTED
 from aibox.decide.bench_statistics import Share
 
 TOOLS = {"read_file": ["path"], "search": ["pattern"]}
@@ -72,12 +72,14 @@ MANY = [f"text {number}" for number in range(18)]
 @pytest.mark.parametrize(
     ("first", "second", "verdict"),
     [
-        (server(*MANY), server(*MANY), SAME),
+        (server(*MANY), server(*MANY), ALIKE),
         (server(*MANY), server(*MANY[:16], "x", "y"), SAME),  # within the spread of 18 prompts
         (server(*MANY), server(*MANY[:12], *"uvwxyz"), SAME),  # a third: still no verdict, no claim
         (server(*MANY), server(*["other"] * 18), OTHER),
         (server(*MANY, again=18), server(*["other"] * 18), SAME),  # it does not agree with itself
-        (server(*MANY)[:18], server(*MANY), UNTESTED),
+        (server(*MANY)[:18], server(*MANY), ALIKE),
+        (server(*MANY)[:18], server(*MANY[:16], "x", "y"), UNTESTED),
+        ([], [], UNTESTED),
     ],
 )
 def test_two_servers_are_held_against_how_one_agrees_with_itself(

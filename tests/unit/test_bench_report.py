@@ -133,7 +133,7 @@ def made_quality(*texts: str, **more: Any) -> dict[str, Any]:
 
 def test_quality_says_what_differs_and_what_that_means() -> None:
     page = bench_page.page(made_quality(*["same"] * 18))
-    assert "| 2 drafts | 18 of 18 (82 to 100 %) | 100.0 % | no verdict: the spread" in page
+    assert "| 2 drafts | 18 of 18 (82 to 100 %) | 100.0 % | alike |" in page
     assert "the prefix cache was never hit, so it was not tested" in page
     assert "promises no equal bits" in page
     worse = bench_page.page(made_quality(*["other"] * 18))
@@ -173,8 +173,31 @@ def test_a_benchmark_that_was_broken_off_is_called_that() -> None:
     broken = {**his(), "whole": False}
     assert "did not come to its end" in bench_page.page(broken)
     assert "did not come to its end" not in bench_page.page(his())
-    begun = report("quality", server(2), whole=False)
-    assert "did not come to its end" in bench_page.page(begun)
+
+
+FAILED = {"found": "`vllm bench serve` ended with exit code 2", "expected": "x", "remedy": "look"}
+
+
+@pytest.mark.parametrize(
+    ("made", "words", "remedy"),
+    [
+        (his(), None, ""),
+        ({**his(), "whole": False}, "did not come to its end; what it had measured is in a.md", ""),
+        (report("seed", server(2, failed=FAILED), server(0, failed=FAILED)), "code 2", "look"),
+        (report("cross", server(2, notes=["64 streams: left out, too much"])), "left out", "run"),
+        (report("quality", server(2), whole=False), "nothing was measured", "run the same"),
+        (report("seed", server(2, point([20.0])), server(0, failed=FAILED)), None, ""),
+    ],
+)
+def test_a_benchmark_without_a_figure_has_failed(
+    made: dict[str, Any], words: str | None, remedy: str
+) -> None:
+    found = bench_report.shortfall(made, "a.md")
+    assert bench_report.is_whole(made) is (words is None)
+    assert (found is None) if words is None else (found is not None and words in found.found)
+    assert found is None or found.remedy.startswith(remedy)
+    assert ("**Nothing was measured.**" in bench_page.page(made)) is bench_report.is_empty(made)
+    assert found is None or found.found.count("code 2") <= 1
 
 
 # --- charts --------------------------------------------------------------------------------------
@@ -248,7 +271,9 @@ def test_qualities_side_by_side() -> None:
     page = bench_compare.page(same, other)
     assert isinstance(page, str)
     assert "empty answers | 0 of 18 (0 to 18 %) | 18 of 18 (82 to 100 %) | they differ" in page
-    assert "| no drafts | empty answers | 0 of 18 (0 to 18 %) | 0 of 18 (0 to 18 %) | no v" in page
+    assert (
+        "| no drafts | empty answers | 0 of 18 (0 to 18 %) | 0 of 18 (0 to 18 %) | alike |" in page
+    )
     assert "| 2 drafts | alike with each other | 0 of 18 (0 to 18 %) |" in page
 
 
@@ -302,10 +327,60 @@ def test_wrong_usage_ends_with_1(words: list[str], capsys: pytest.CaptureFixture
     assert "usage" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["big", "absent"], ["big", "/nowhere/a.json"]])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["big", "absent"], "found     no model card named absent\n"),
+        (["big", "flesh"], "no model card named flesh; did you mean flash?"),
+        (["big", "qwen3.8-27b"], "no report of mode seed of the card qwen3.8-27b"),
+        (["big", "nothing"], "no report of mode seed of the card nothing that measured something"),
+        (["big", "reports/a.md"], "do        name reports/a.json"),
+        (["big", "/nowhere/a.json"], "found     /nowhere/a.json can't be read"),
+        (["big", "big"], "both are one report: "),
+    ],
+)
 def test_what_is_not_there_is_said(
-    words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], said: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert folder.is_dir()
+    made = report("seed", server(2), card="nothing", model="nothing")
+    (folder / "seed-nothing-ai-box-20260101-000000.json").write_text(json.dumps(made))
     assert compare.main(words) == 1
-    assert capsys.readouterr().err.startswith("found")
+    assert said in capsys.readouterr().err
+
+
+def test_where_nothing_was_measured_in_both_nothing_is_compared() -> None:
+    pairs = [
+        (measured("big", 66.0), report("seed", server(2))),
+        (measured("big", 66.0), report("seed", server(3, point([20.0])))),
+        (made_quality("same"), report("quality", server(3, quality=answers("same")))),
+    ]
+    for first, second in pairs:
+        found = bench_compare.page(first, second, ("a.json", "b.json"))
+        assert isinstance(found, Refusal)
+        assert "nothing was measured in both (a.json, b.json)" in found.found
+
+
+def test_the_page_says_which_reports_it_is_of() -> None:
+    first, second = measured("big", 66.0, 67.0), {**measured("big", 66.0, 67.0), "box": "two"}
+    page = bench_compare.page(first, second, ("reports/a.json", "reports/b.json"))
+    assert "- A (big): 2026-09-21 14:13 UTC, ai-box, reports/a.json" in str(page)
+    assert "- B (big): 2026-09-21 14:13 UTC, two, reports/b.json" in str(page)
+    assert "- box: ai-box and two" in str(page)
+
+
+def test_what_was_not_asked_for_is_what_the_mode_does_by_itself() -> None:
+    first = measured("big", 66.0, 67.0)
+    said = {"mode": "seed", "prefix_caching": "now", "runs": "2"}
+    page = str(bench_compare.page(first, {**first, "asked": said, "driver": None}))
+    assert "prefix_caching" not in page
+    assert "- asked runs: 3 and 2" in page
+    assert "- driver: 580.178.04 and not set" in page
+
+
+def test_where_there_was_nothing_to_count_that_is_said() -> None:
+    made = made_quality("same")
+    page = str(bench_compare.page(made, {**made, "box": "two"}))
+    calls = "| calls that can't be carried out | none made | none made | no verdict: there is"
+    assert calls in page
+    assert "| 2 drafts | alike from run to run | 1 of 1" in page
+    assert "none made" in bench_page.page(made)

@@ -7,9 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyinfra.api.exceptions import PyinfraError
 
-from tasks import measuring
-from tests.unit.made_reports import his
+from aibox.decide import bench_plan
+from aibox.decide.bench_plan import Asked
+from tasks import fleet, measuring, watching
+from tests.unit.made_reports import his, report, server
 
 WHOLE, BROKEN = his(), {**his(), "whole": False}
 
@@ -46,6 +49,37 @@ class Box(SimpleNamespace):
         return measuring.came_to_its_end(host, host)
 
 
+@pytest.mark.parametrize(
+    ("gateways", "settings", "labels"),
+    [
+        (["a"], {"a": ("coder",), "b": ("coder", "x")}, ["together", "requests", "first", "after"]),
+        (["a"], {"a": ("coder",), "b": ("other",)}, []),
+        (["a"], None, []),  # which are wrong: a benchmark asks none
+        ([], {"a": ("coder",), "b": ("coder",)}, []),
+    ],
+)
+def test_the_plan_says_where_gateways_ask_the_box_too(
+    monkeypatch: pytest.MonkeyPatch, gateways: list[str], settings: Any, labels: list[str]
+) -> None:
+    def settings_of_all_boxes() -> Any:
+        if settings is None:
+            raise PyinfraError("the settings are wrong")
+        return {box: SimpleNamespace(models=models) for box, models in settings.items()}
+
+    boxes = [SimpleNamespace(name=name) for name in ("a", "b")]
+    run = SimpleNamespace(inventory=boxes, is_host_in_limit=lambda _: True)
+    monkeypatch.setattr(measuring, "host", boxes[0])
+    monkeypatch.setattr(measuring, "state", run)
+    monkeypatch.setattr(measuring, "settings_of_all_boxes", settings_of_all_boxes)
+    monkeypatch.setattr(watching, "boxes", lambda: boxes)
+    monkeypatch.setattr(fleet, "seen", lambda _, settings: settings)
+    named = [one for one in boxes if one.name in gateways]
+    monkeypatch.setattr(fleet, "gateways", lambda: named)
+    asked = bench_plan.read({"mode": "quality"})
+    assert isinstance(asked, Asked)
+    assert [label for label, _ in measuring.beside_gateways(asked)] == labels
+
+
 def test_what_is_there_already_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     box = Box(monkeypatch, WHOLE)
     assert box.bring()
@@ -64,6 +98,16 @@ def test_what_was_measured_by_then_is_brought_and_the_run_fails(
     assert measuring.LANDED in box.connector_data
     assert not box.came_to_its_end()
     assert [str(Path("reports/a.json")) in refusal.found for refusal in box.said] == [True]
+
+
+def test_a_benchmark_that_measured_nothing_is_brought_and_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    box = Box(monkeypatch, None, report("seed", server(2), server(0)))
+    assert box.bring()
+    assert measuring.LANDED in box.connector_data
+    assert not box.came_to_its_end()
+    assert [refusal.found for refusal in box.said] == ["nothing was measured"]
 
 
 @pytest.mark.parametrize("after", [None, ConnectionError("gone")])
