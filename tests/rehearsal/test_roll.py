@@ -186,7 +186,8 @@ def test_the_only_box_of_a_model_needs_a_word(boxes: list[Box], hub: Hub) -> Non
     wanted = fleet(boxes, hub, max_num_seqs=13)
     ended = rolled(wanted, "--limit=roll-a")
     assert ended.code == 1, ended.said
-    assert f"nobody but roll-a serves {MODEL}" in ended.said and "--interrupt" in ended.said
+    assert f"no box but roll-a can be asked for {MODEL}" in ended.said
+    assert "a loud fan" in ended.said and "--interrupt" in ended.said
     assert "==>" not in ended.said
     ended = rolled(wanted, "--limit=roll-a", "--interrupt")
     assert ended.code == 0, ended.said
