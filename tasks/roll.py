@@ -57,7 +57,7 @@ class StoppedError(Exception):
 @dataclass
 class Roll:
     """One roll. out: {box: gateways that leave it out}, now. skipped: boxes that were left alone
-    although their turn had come."""
+    although their turn had come. became: what became of each box whose turn has begun, in words."""
 
     asked: argparse.Namespace
     runs: Runs
@@ -65,6 +65,7 @@ class Roll:
     patience: Patience
     out: dict[str, list[str]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
+    became: dict[str, str] = field(default_factory=dict)
 
 
 def main(
@@ -175,7 +176,8 @@ def rolled(asked: argparse.Namespace, runs: Runs, patience: Patience) -> int:
     work = Roll(asked, runs, names["gateways"], patience)
     if any(one.is_due for one in turns):
         agreed(asked)
-        in_turn(work, [one for one in turns if one.is_due])
+        in_turn(work, turns)
+        show(["", *roll.rows(turns, work.became)])
     left = roll.ending(turns, looked.audits)
     show(left)
     return 1 if left or work.skipped else 0
@@ -217,16 +219,20 @@ def agreed(asked: argparse.Namespace) -> None:
 
 
 def in_turn(work: Roll, turns: Sequence[Turn]) -> None:
-    """Each box to its end. Raises StoppedError, with what is out then."""
+    """Each box that is due to its end. Raises StoppedError, with what became of every box."""
+    due = [one for one in turns if one.is_due]
     try:
-        for at, turn in enumerate(turns):
-            print(f"\n==> {turn.box} ({at + 1} of {len(turns)})", flush=True)
+        for at, turn in enumerate(due):
+            print(f"\n==> {turn.box} ({at + 1} of {len(due)})", flush=True)
+            work.became[turn.box] = roll.STOPPED
             began = time.monotonic()
             done = turned(work, turn)
-            print(f"==> {turn.box}: {done}, {duration(time.monotonic() - began)}", flush=True)
+            work.became[turn.box] = f"{done}, {duration(time.monotonic() - began)}"
+            print(f"==> {turn.box}: {work.became[turn.box]}", flush=True)
     except (KeyboardInterrupt, StoppedError, OSError) as ended:
+        rows = ["", *roll.rows(turns, work.became), ""]
         left = [line for box, at in work.out.items() if at for line in roll.left_out(box, at)]
-        raise StoppedError(why(ended), left) from None
+        raise StoppedError(why(ended), [*rows, *left]) from None
 
 
 def why(ended: BaseException) -> Refusal:
@@ -331,7 +337,7 @@ def after_a_failure(work: Roll, box: str) -> None:
     if not roll.is_healthy(box, found):
         raise StoppedError(roll.failed(box, roll.why_not_healthy(box, found)))
     put_back(work, box, found)
-    raise StoppedError(roll.failed_but_serves(box))
+    raise StoppedError(roll.failed_but_serves(box, roll.by_hand_at(box, found)))
 
 
 def wait_until_healthy(work: Roll, turn: Turn) -> Sequence[Gateway]:

@@ -23,6 +23,7 @@ DEPLOY = "pyinfra inventory deploy.py"
 
 # What becomes of a box
 FINISH, UPDATE, ALONE, NOTHING = "finish", "update", "left alone", "in sync"
+STOPPED = "the roll stopped here, see above"
 
 
 @dataclass(frozen=True)
@@ -356,10 +357,11 @@ def not_reached(box: str) -> Refusal:
     )
 
 
-def failed_but_serves(box: str) -> Refusal:
+def failed_but_serves(box: str, by_hand: Mapping[str, str]) -> Refusal:
+    """by_hand: see by_hand_at."""
+    asked = f"stays out there: {taken_by_a_hand(by_hand)}" if by_hand else "is asked again"
     return Refusal(
-        f"the deploy to {box} failed, see above; {box} serves what it served before and is asked "
-        "again",
+        f"the deploy to {box} failed, see above; {box} serves what it served before and {asked}",
         "a deploy that comes to its end",
         f"mend what is said above, then run the roll again: {ROLL}",
     )
@@ -446,6 +448,18 @@ def asked_alone(found: Sequence[Turn]) -> list[str]:
         "is not sent to another box, and is cut off by a restart or reboot."
         for doors, boxes in having.items()
     ]
+
+
+def rows(found: Sequence[Turn], became: Mapping[str, str]) -> list[str]:
+    """What became of each box, one line a box. became: of those whose turn has ended or begun."""
+    width = max((len(one.box) for one in found), default=0)
+    return [f"{one.box:<{width}}  {became.get(one.box) or not_begun(one)}" for one in found]
+
+
+def not_begun(turn: Turn) -> str:
+    if turn.is_due:
+        return "its turn has not come"
+    return turn.why if turn.what == NOTHING else f"left alone: {turn.why}"
 
 
 def still_runs(running: int, seconds: float) -> str:

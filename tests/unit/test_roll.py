@@ -644,6 +644,40 @@ def test_what_a_hand_takes_out_within_a_turn_stays_out(
     assert "left out there: somebody has taken it out at b" in capsys.readouterr().out
 
 
+def test_what_a_hand_takes_out_within_a_turn_that_fails_is_said_too(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def by_hand(fleet: Fleet, box: str) -> int:
+        fleet.gateways["b"][box]["out"] = HAND
+        return 1
+
+    fleet.deploying = by_hand
+    assert fleet.roll() == 1
+    assert [fleet.gateways[name]["a"]["out"] for name in ("a", "b")] == [None, HAND]
+    said = capsys.readouterr().err
+    assert "stays out there: somebody has taken it out at b" in said
+    assert "is asked again" not in said
+
+
+def test_a_roll_ends_with_a_row_for_each_box(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.gateways = {"a": {"a": told(), "box-b": told(), "c": told(), "d": told(out=HAND)}}
+    fleet.differs = {"box-b", "c"}
+    assert fleet.roll() == 0
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        "a      in sync",
+        "box-b  done, and asked again, 0 s",
+        "c      done, and asked again, 0 s",
+        "d      left alone: somebody has taken it out at a: rolling update of its fan",
+    ]
+    fleet.differs, fleet.deploying = {"box-b", "c"}, lambda _fleet, _box: 1
+    assert fleet.roll() == 1
+    said = capsys.readouterr().err.splitlines()
+    assert "box-b  the roll stopped here, see above" in said
+    assert "c      its turn has not come" in said
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [
