@@ -257,8 +257,7 @@ def turned(work: Roll, turn: Turn) -> str:
     if turn.differs and work.runs.deploy(box, may_reboot=may_reboot):
         after_a_failure(work, box)
     found = wait_until_healthy(work, turn)
-    put_back(work, box, found)
-    by_hand = roll.by_hand_at(box, found)
+    by_hand = put_back(work, box, found)
     if by_hand:
         work.skipped.append(box)
         return f"done, and left out there: {roll.taken_by_a_hand(by_hand)}"
@@ -336,8 +335,8 @@ def after_a_failure(work: Roll, box: str) -> None:
     found = work.runs.ask(work.gateways)
     if not roll.is_healthy(box, found):
         raise StoppedError(roll.failed(box, roll.why_not_healthy(box, found)))
-    put_back(work, box, found)
-    raise StoppedError(roll.failed_but_serves(box, roll.by_hand_at(box, found)))
+    by_hand = put_back(work, box, found)
+    raise StoppedError(roll.failed_but_serves(box, by_hand))
 
 
 def wait_until_healthy(work: Roll, turn: Turn) -> Sequence[Gateway]:
@@ -352,17 +351,24 @@ def wait_until_healthy(work: Roll, turn: Turn) -> Sequence[Gateway]:
     return found
 
 
-def put_back(work: Roll, box: str, found: Sequence[Gateway]) -> None:
+def put_back(work: Roll, box: str, found: Sequence[Gateway]) -> dict[str, str]:
     """At every gateway where the roll has taken it out, and nobody else since: as these have told
-    just now. Raises StoppedError."""
+    just now, or do when they are asked for it. Returns where it stays out, see by_hand_at. Raises
+    StoppedError."""
     by_hand = roll.by_hand_at(box, found)
     ours = [name for name in work.out[box] if name not in by_hand]
-    answers = work.runs.ask(ours, "back", box)
-    deaf = [one for one in answers if one.boxes is None or box in roll.out_names(one)]
+    answers = work.runs.ask(ours, "back", box, "--by", BY_ROLL)
+    by_hand |= roll.by_hand_at(box, answers)
+    deaf = [
+        one
+        for one in answers
+        if one.boxes is None or (box in roll.out_names(one) and one.name not in by_hand)
+    ]
     work.out[box] = [one.name for one in deaf]
     for one in deaf:
         raise StoppedError(roll.not_taken(box, one, "back"))
     del work.out[box]
+    return by_hand
 
 
 if __name__ == "__main__":

@@ -96,7 +96,7 @@ def changed(known: set[str], act: str, box: str, why: str, by: str) -> None:
         if refusal:
             raise refused(refusal)
         taken = decide.taken_out(out, box, why, by, time.time())
-        new = taken if act == "out" else decide.put_back(out, box)
+        new = taken if act == "out" else decide.put_back(out, box, by)
         if new != out:
             write_whole(FILE, decide.text(new))
             synced(FILE.parent)

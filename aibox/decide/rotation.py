@@ -39,7 +39,12 @@ def taken_out(out: Out, box: str, why: str, by: str, now: float) -> Out:
     return {**out, box: {"why": why, "since": there["since"] if there else now, "by": by}}
 
 
-def put_back(out: Out, box: str) -> Out:
+def put_back(out: Out, box: str, by: str) -> Out:
+    """What a hand has taken out stays out for a roll, which may not have seen it yet. by: BY_HAND
+    or BY_ROLL."""
+    there = out.get(box)
+    if there and there["by"] == BY_HAND and by == BY_ROLL:
+        return out
     return {name: of for name, of in out.items() if name != box}
 
 

@@ -319,8 +319,11 @@ class Fleet:
         if words:
             self.events += [f"{words[1]} {words[0]} at {name}" for name in gateways]
         for name in set(gateways) - self.deaf - self.away if words else ():
-            out = {"why": words[3], "since": 1.0, "by": words[5]} if words[0] == "out" else None
-            self.gateways[name][words[1]]["out"] = out
+            of = self.gateways[name][words[1]]
+            if words[0] == "out":
+                of["out"] = {"why": words[3], "since": 1.0, "by": words[5]}
+            elif not (words[2:] == ("--by", "roll") and of["out"] and of["out"]["by"] == "hand"):
+                of["out"] = None
         return [self._answer(name, changed=bool(words)) for name in gateways]
 
     def _answer(self, name: str, *, changed: bool) -> Gateway:
@@ -642,6 +645,25 @@ def test_what_a_hand_takes_out_within_a_turn_stays_out(
     assert fleet.gateways["a"]["a"]["out"] is None
     assert fleet.gateways["b"]["a"]["out"] == HAND
     assert "left out there: somebody has taken it out at b" in capsys.readouterr().out
+
+
+def test_what_a_hand_takes_out_in_the_last_moment_stays_out(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = fleet.ask
+
+    def ask(names: Sequence[str], *words: str) -> list[Gateway]:
+        if words and words[0] == "back":
+            fleet.gateways["b"]["a"]["out"] = HAND
+        return asked(names, *words)
+
+    fleet.differs = {"a"}
+    monkeypatch.setattr(fleet, "ask", ask)
+    assert fleet.roll() == 1
+    assert [fleet.gateways[name]["a"]["out"] for name in ("a", "b")] == [None, HAND]
+    shown = capsys.readouterr()
+    assert "left out there: somebody has taken it out at b" in shown.out
+    assert "did not take" not in shown.err
 
 
 def test_what_a_hand_takes_out_within_a_turn_that_fails_is_said_too(

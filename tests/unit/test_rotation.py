@@ -27,8 +27,8 @@ def test_who_is_out_already_stays_so_since_then() -> None:
     assert out == OUT
     out = rotation.taken_out(out, "b", "another card", "hand", 200.0)
     assert out == {"b": {"why": "another card", "since": 100.0, "by": "hand"}}
-    assert rotation.put_back(out, "b") == {}
-    assert rotation.put_back(out, "a") == out
+    assert rotation.put_back(out, "b", "hand") == {}
+    assert rotation.put_back(out, "a", "hand") == out
     assert code.out_in(rotation.text(out)) == out
 
 
@@ -175,6 +175,10 @@ def test_a_roll_says_that_it_is_one(folder: Path) -> None:
     assert code.out_in((folder / "rotation.json").read_text())["b"]["by"] == "roll"
     program.main(["rotation", "out", "b", "--why", "its card is changed"])
     assert code.out_in((folder / "rotation.json").read_text())["b"]["by"] == "hand"
+    program.main(["rotation", "back", "b", "--by", "roll"])
+    assert code.out_in((folder / "rotation.json").read_text())["b"]["by"] == "hand"
+    program.main(["rotation", "back", "b"])
+    assert code.out_in((folder / "rotation.json").read_text()) == {}
 
 
 def test_one_that_left_the_inventory_can_still_be_put_back(folder: Path) -> None:
