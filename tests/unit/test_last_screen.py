@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from aibox.decide import monitoring
 from aibox.decide.fleet import Fleet, Member
-from tasks import proof
+from tasks import left_out, monitor, proof, watching
 from tasks.box import AIBOX
 
 BOXES = [Member(name, ("coder",), "http://x", 1000, keyed=True) for name in ("a", "b")]
@@ -35,10 +36,10 @@ def test_a_gateway_names_its_own_address_for_clients(
 def test_a_gateway_says_over_whom_it_spreads(monkeypatch: pytest.MonkeyPatch) -> None:
     others = {
         proof: ("door_rows",),
-        proof.left_out: ("rows",),
-        proof.monitor: ("screen_rows",),
-        proof.watching: ("asked",),
-        proof.monitoring: ("plan_rows",),
+        left_out: ("rows",),
+        monitor: ("screen_rows",),
+        watching: ("asked",),
+        monitoring: ("plan_rows",),
     }
     for module, names in others.items():
         for name in names:
