@@ -25,7 +25,7 @@ from aibox.decide import drift
 from aibox.decide.drift import Audit
 from aibox.decide.refusal import Refusal
 from tasks import drift_metrics, drift_timer
-from tasks.drift_report import FOLDER
+from tasks.drift_report import FOLDER, JUDGES
 from tasks.parser import Parser
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -117,11 +117,12 @@ def checked(asked: argparse.Namespace) -> int:
     return drift.exit_code(found, failure)
 
 
-def look(asked: argparse.Namespace) -> tuple[list[Audit], str | None]:
-    """What was found on each box, and why that is not all of it (None: it is)."""
+def look(asked: argparse.Namespace, *, judges: bool = False) -> tuple[list[Audit], str | None]:
+    """What was found on each box, and why that is not all of it (None: it is). judges: whether
+    each release is asked for what it would refuse."""
     with tempfile.TemporaryDirectory(prefix="aibox-drift-") as text:
         folder = Path(text)
-        code, said = run(command(asked), folder)
+        code, said = run(command(asked), folder, judges=judges)
         reports = reports_in(folder)
         failure = in_short(said) or f"pyinfra ended with {code}" if code else None
         try:
@@ -156,12 +157,13 @@ def options_of(asked: argparse.Namespace) -> list[str]:
     return options
 
 
-def run(words: list[str], folder: Path) -> tuple[int, str]:
+def run(words: list[str], folder: Path, *, judges: bool = False) -> tuple[int, str]:
     """Run pyinfra, with its plan into a file of the folder; its exit code and its log.
 
     It keeps our standard input: where sudo wants a password, the terminal is asked for it.
     """
     environment = {**os.environ, FOLDER: str(folder), "PYINFRA_PROGRESS": "off"}
+    environment |= {JUDGES: "1"} if judges else {}
     environment.pop("PYINFRA_YES", None)  # with -y pyinfra plans nothing, and says nothing of it
     said: list[str] = []
     with (

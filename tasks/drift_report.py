@@ -19,9 +19,11 @@ from pyinfra.api import Host
 
 from aibox.decide.drift import Reason, Serves
 from aibox.decide.foreign import Sorted
+from aibox.decide.refusal import Refusal
 from aibox.decide.secrecy import without_secrets
 
 FOLDER = "AIBOX_DRIFT_REPORTS"  # the name in the environment
+JUDGES = "AIBOX_DRIFT_JUDGES"  # the same, of a check after which a deploy follows
 
 _told: dict[str, dict[str, list[Reason]]] = {}
 
@@ -31,11 +33,27 @@ def is_wanted() -> bool:
     return FOLDER in os.environ
 
 
+def judges() -> bool:
+    """Whether it is to ask for what a deploy would refuse, which takes half a minute."""
+    return is_wanted() and JUDGES in os.environ
+
+
 def because(box: Host, text: str, diff: Sequence[str] = (), *, refused: bool = False) -> None:
     """Note why the operation at work would change something, or why a deploy would refuse to."""
     if box.current_op_hash and not state.is_executing:
-        reason = Reason(without_secrets(text), tuple(diff), refused)
-        _told.setdefault(box.name, {}).setdefault(box.current_op_hash, []).append(reason)
+        _tell(box, box.current_op_hash, Reason(without_secrets(text), tuple(diff), refused))
+
+
+def would_be_refused(box: Host, operation: str, refusal: Refusal) -> None:
+    """Note it of an operation of this box that was planned already, by the end of its name."""
+    lines = without_secrets(str(refusal)).splitlines()
+    for name_hash in state.ops[box]:
+        if any(name.endswith(operation) for name in state.op_meta[name_hash].names):
+            _tell(box, name_hash, Reason("a deploy would be refused", tuple(lines), refused=True))
+
+
+def _tell(box: Host, name_hash: str, reason: Reason) -> None:
+    _told.setdefault(box.name, {}).setdefault(name_hash, []).append(reason)
 
 
 def is_due(box: Host, reasons: Sequence[str], otherwise: str) -> bool:

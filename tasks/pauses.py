@@ -29,6 +29,7 @@ def what_it_is_to_clients(box: Box) -> Serves:
         ),
         theirs=theirs(box, seen),
         doors=tuple(one.title for one in alone),
+        models=tuple(box.served_models),
     )
 
 

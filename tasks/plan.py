@@ -26,12 +26,21 @@ from aibox.decide.plan import (
 )
 from aibox.decide.preflight import cut_off, to_write
 from aibox.decide.refusal import Refusal
-from tasks import doors, first_pin, invocation, page, preflight, standing_doors, watching
+from tasks import (
+    doors,
+    drift_report,
+    first_pin,
+    invocation,
+    page,
+    preflight,
+    standing_doors,
+    watching,
+)
 from tasks.box import AIBOX, STATE_FOLDER, Box
 from tasks.facts import AiboxAnswer, Discovery, LaidFile
 from tasks.operations import say_refusal
 from tasks.preflight import Seen
-from tasks.server import server_state, unit_text, what_is_due
+from tasks.server import SWITCH, server_state, unit_text, what_is_due
 from tasks.summary import PLANNED
 from tasks.weights import planned
 
@@ -43,6 +52,11 @@ MUCH = 100_000_000  # bytes that take a while on a slow line
 
 def shown(box: Box) -> None:
     """Shown last where a plan is made for a person; nothing where no operation has work."""
+    if drift_report.judges() and failed_before(box) is None:
+        refusal = judged(box, due_operations())
+        if refusal is not None:
+            drift_report.would_be_refused(host, SWITCH, refusal)
+        return
     if state.is_executing or not page.is_read():
         return
     due = due_operations()
@@ -71,12 +85,14 @@ JUDGING_S = 360
 
 
 def judged(box: Box, due: Collection[str]) -> Refusal | None:
-    """Why the new command line would be refused, for who looks only: a run judges it by itself.
+    """Why the new command line would be refused, for who only looks or is about to roll: a run
+    judges it by itself.
 
     The release's own parser is asked, as the server's user; nothing of it is written down.
     """
     can_judge = not any(name.startswith(GROUND) for name in due)
-    if not (invocation.only_shows() and can_judge and what_is_due(box, unit_text(box))[0].restart):
+    looks = invocation.only_shows() or drift_report.judges()
+    if not (looks and can_judge and what_is_due(box, unit_text(box))[0].restart):
         return None
     spec = json.dumps({**box.candidate_spec, "text": unit_text(box)})
     answer = host.get_fact(

@@ -9,7 +9,7 @@ from typing import Any
 from pyinfra import host, state
 from pyinfra.api import FunctionCommand, Host, State, deploy, operation
 
-from aibox.decide import monitoring
+from aibox.decide import fleet, monitoring
 from aibox.decide.doors import MASTER_KEY, plan_rows
 from aibox.decide.plan import labelled
 from aibox.decide.refusal import Refusal
@@ -92,6 +92,7 @@ def screen(box: Box, found: dict[str, Any]) -> list[tuple[str, str]]:
         ("speed", f"{speed(proof)} in the last proof"),
         ("MTP", mtp(box.speculative, proof)),
         *labelled("doors", door_rows(box)),
+        *labelled("gateway", fleet.plan_rows(box.fleet)),
         *labelled("rotation", left_out.rows(box)),
         *labelled("metrics", monitoring.plan_rows(watching.asked(box.settings), box.watched)),
         *labelled("dashboard", monitor.screen_rows(box.settings)),
@@ -116,11 +117,14 @@ def next_commands(box: Box) -> list[str]:
     """What one types next: reach it, ask it, watch it."""
     port = box.settings.server_port
     here = host.name == "@local"
+    there = "" if here else f"ssh -t {host.name} "
     question = {"model": box.served_model, "messages": [{"role": "user", "content": "Hello"}]}
     commands = [
         f"curl -s localhost:{port}/v1/chat/completions -H 'Content-Type: application/json' "
         f"-d {shlex.quote(json.dumps(question))}",
-        f"{'' if here else f'ssh -t {host.name} '}sudo {AIBOX} status",
+        f"{there}sudo {AIBOX} status",
     ]
+    if box.fleet:
+        commands.append(f"{there}sudo {AIBOX} clients    the gateway's address, for your clients")
     reach = f"ssh -fNL {port}:localhost:{port} {host.name}    its API on this machine too"
     return [reach, *commands] if not here else [*commands, "python -m tasks.drift"]

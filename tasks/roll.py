@@ -57,7 +57,7 @@ class StoppedError(Exception):
 @dataclass
 class Roll:
     """One roll. out: {box: gateways that leave it out}, now. skipped: boxes that were left alone
-    although their turn had come."""
+    although their turn had come. became: what became of each box whose turn has begun, in words."""
 
     asked: argparse.Namespace
     runs: Runs
@@ -65,6 +65,7 @@ class Roll:
     patience: Patience
     out: dict[str, list[str]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
+    became: dict[str, str] = field(default_factory=dict)
 
 
 def main(
@@ -175,7 +176,8 @@ def rolled(asked: argparse.Namespace, runs: Runs, patience: Patience) -> int:
     work = Roll(asked, runs, names["gateways"], patience)
     if any(one.is_due for one in turns):
         agreed(asked)
-        in_turn(work, [one for one in turns if one.is_due])
+        in_turn(work, turns)
+        show(["", *roll.rows(turns, work.became)])
     left = roll.ending(turns, looked.audits)
     show(left)
     return 1 if left or work.skipped else 0
@@ -217,16 +219,20 @@ def agreed(asked: argparse.Namespace) -> None:
 
 
 def in_turn(work: Roll, turns: Sequence[Turn]) -> None:
-    """Each box to its end. Raises StoppedError, with what is out then."""
+    """Each box that is due to its end. Raises StoppedError, with what became of every box."""
+    due = [one for one in turns if one.is_due]
     try:
-        for at, turn in enumerate(turns):
-            print(f"\n==> {turn.box} ({at + 1} of {len(turns)})", flush=True)
+        for at, turn in enumerate(due):
+            print(f"\n==> {turn.box} ({at + 1} of {len(due)})", flush=True)
+            work.became[turn.box] = roll.STOPPED
             began = time.monotonic()
             done = turned(work, turn)
-            print(f"==> {turn.box}: {done}, {duration(time.monotonic() - began)}", flush=True)
+            work.became[turn.box] = f"{done}, {duration(time.monotonic() - began)}"
+            print(f"==> {turn.box}: {work.became[turn.box]}", flush=True)
     except (KeyboardInterrupt, StoppedError, OSError) as ended:
+        rows = ["", *roll.rows(turns, work.became), ""]
         left = [line for box, at in work.out.items() if at for line in roll.left_out(box, at)]
-        raise StoppedError(why(ended), left) from None
+        raise StoppedError(why(ended), [*rows, *left]) from None
 
 
 def why(ended: BaseException) -> Refusal:
@@ -251,8 +257,7 @@ def turned(work: Roll, turn: Turn) -> str:
     if turn.differs and work.runs.deploy(box, may_reboot=may_reboot):
         after_a_failure(work, box)
     found = wait_until_healthy(work, turn)
-    put_back(work, box, found)
-    by_hand = roll.by_hand_at(box, found)
+    by_hand = put_back(work, box, found)
     if by_hand:
         work.skipped.append(box)
         return f"done, and left out there: {roll.taken_by_a_hand(by_hand)}"
@@ -330,8 +335,8 @@ def after_a_failure(work: Roll, box: str) -> None:
     found = work.runs.ask(work.gateways)
     if not roll.is_healthy(box, found):
         raise StoppedError(roll.failed(box, roll.why_not_healthy(box, found)))
-    put_back(work, box, found)
-    raise StoppedError(roll.failed_but_serves(box))
+    by_hand = put_back(work, box, found)
+    raise StoppedError(roll.failed_but_serves(box, by_hand))
 
 
 def wait_until_healthy(work: Roll, turn: Turn) -> Sequence[Gateway]:
@@ -346,17 +351,24 @@ def wait_until_healthy(work: Roll, turn: Turn) -> Sequence[Gateway]:
     return found
 
 
-def put_back(work: Roll, box: str, found: Sequence[Gateway]) -> None:
+def put_back(work: Roll, box: str, found: Sequence[Gateway]) -> dict[str, str]:
     """At every gateway where the roll has taken it out, and nobody else since: as these have told
-    just now. Raises StoppedError."""
+    just now, or do when they are asked for it. Returns where it stays out, see by_hand_at. Raises
+    StoppedError."""
     by_hand = roll.by_hand_at(box, found)
     ours = [name for name in work.out[box] if name not in by_hand]
-    answers = work.runs.ask(ours, "back", box)
-    deaf = [one for one in answers if one.boxes is None or box in roll.out_names(one)]
+    answers = work.runs.ask(ours, "back", box, "--by", BY_ROLL)
+    by_hand |= roll.by_hand_at(box, answers)
+    deaf = [
+        one
+        for one in answers
+        if one.boxes is None or (box in roll.out_names(one) and one.name not in by_hand)
+    ]
     work.out[box] = [one.name for one in deaf]
     for one in deaf:
         raise StoppedError(roll.not_taken(box, one, "back"))
     del work.out[box]
+    return by_hand
 
 
 if __name__ == "__main__":

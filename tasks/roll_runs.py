@@ -30,7 +30,8 @@ class Runs(Protocol):
         """{"boxes", "gateways"}: names; or why the inventory has none, in words."""
 
     def audits(self) -> tuple[dict[str, Audit], str | None]:
-        """What a deploy would do on each host, and why that is not all of them (None: it is)."""
+        """What a deploy would do on each host, its flags judged by its release; and why that is
+        not all of them (None: it is)."""
 
     def ask(self, gateways: Sequence[str], *words: str) -> list[Gateway]:
         """Every gateway's answer to `aibox rotation …`."""
@@ -64,7 +65,7 @@ class PyinfraRuns:
         return found
 
     def audits(self) -> tuple[dict[str, Audit], str | None]:
-        found, failure = drift.look(self._asked)
+        found, failure = drift.look(self._asked, judges=True)
         return {one.box: one for one in found}, failure
 
     def ask(self, gateways: Sequence[str], *words: str) -> list[Gateway]:

@@ -27,6 +27,7 @@ from tasks.operations import (
     starts_at_boot,
 )
 
+SWITCH = "runs what the card says"  # how its operation's name ends
 MOST_REASONS = 5  # that a plan shows; a unit that a person wrote differs in everything
 
 
@@ -35,7 +36,7 @@ def running(box: Box) -> None:
     known_issues.show(box)
     user = box.settings.server_user
     service_user(name=f"User {user}", user=user, home=f"/var/lib/{box.settings.server_unit}")
-    switched(name=f"{box.unit} runs what the card says", box=box)
+    switched(name=f"{box.unit} {SWITCH}", box=box)
     roots_own(name=f"Owner of {box.unit}", files=[box.unit_file])
     starts_at_boot(name=f"{box.unit} starts at boot", unit=box.unit)
     unit_read(name=f"systemd has read {box.unit} as it is", box=box)

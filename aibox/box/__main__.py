@@ -116,8 +116,8 @@ def parser() -> Parser:
         words.add_argument("--json", action="store_true", default=argparse.SUPPRESS)
         if act == "out":
             words.add_argument("--why", required=True, help="for whoever wonders later")
-            whose = "who puts it back: a rolling update those of its own alone"
-            words.add_argument("--by", choices=(BY_HAND, BY_ROLL), default=BY_HAND, help=whose)
+        whose = "who does it: a rolling update puts back those of its own alone"
+        words.add_argument("--by", choices=(BY_HAND, BY_ROLL), default=BY_HAND, help=whose)
     examining = verbs.add_parser("doctor", help="why the server does not serve, and its memory")
     examining.add_argument("--report", action="store_true", help="a redacted bundle to give away")
     verbs.add_parser("facts", help="what this box is made of, for the node exporter")

@@ -30,10 +30,12 @@ PATIENCE_S = 5
 
 @dataclass(frozen=True)
 class Shown:
-    """boxes: see decide.rotation.unasked. gateway: why it does not say how they are, or None."""
+    """boxes: see decide.rotation.unasked. gateway: why it does not say how they are, or None.
+    unserved: the names that no box is asked for now."""
 
     boxes: Boxes
     gateway: str | None
+    unserved: list[str]
 
 
 def rotation(act: str | None, box: str | None, why: str, by: str, *, as_json: bool) -> int:
@@ -49,10 +51,17 @@ def rotation(act: str | None, box: str | None, why: str, by: str, *, as_json: bo
     if as_json:
         print(json.dumps(asdict(shown)))
     else:
-        print("\n".join(decide.rows(shown.boxes, time.time())))
-    if shown.gateway and not as_json:
-        print(f"the gateway does not answer: {shown.gateway}", file=sys.stderr)
+        say(shown)
     return 1 if shown.gateway else 0
+
+
+def say(shown: Shown) -> None:
+    print("\n".join(decide.rows(shown.boxes, time.time())), flush=True)
+    lonely = decide.nobody_left(shown.unserved, shown.boxes)
+    deaf = f"the gateway does not answer: {shown.gateway}" if shown.gateway else None
+    for line in (lonely, deaf):
+        if line:
+            print(line, file=sys.stderr)
 
 
 def fleet_there() -> dict[str, Any]:
@@ -71,9 +80,11 @@ def looked(fleet: dict[str, Any]) -> Shown:
     try:
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with direct.open(f"{fleet['url']}/rotation", timeout=PATIENCE_S) as answer:
-            return Shown(json.load(answer)["boxes"], None)
+            boxes = json.load(answer)["boxes"]
+            return Shown(boxes, None, decide.unserved(boxes))
     except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
-        return Shown(decide.unasked(fleet["boxes"], out_there()), str(error))
+        boxes = decide.unasked(fleet["boxes"], out_there())
+        return Shown(boxes, str(error), decide.unserved(boxes))
 
 
 def changed(known: set[str], act: str, box: str, why: str, by: str) -> None:
@@ -85,7 +96,7 @@ def changed(known: set[str], act: str, box: str, why: str, by: str) -> None:
         if refusal:
             raise refused(refusal)
         taken = decide.taken_out(out, box, why, by, time.time())
-        new = taken if act == "out" else decide.put_back(out, box)
+        new = taken if act == "out" else decide.put_back(out, box, by)
         if new != out:
             write_whole(FILE, decide.text(new))
             synced(FILE.parent)

@@ -51,12 +51,14 @@ class Serves:
 
     pause: what they meet where it serves now, "restart" or "reboot"; None for nothing. theirs: a
     server that no deploy has set up and this one would replace, in words; None without one. doors:
-    what stands before the server and asks this box alone, by title.
+    what stands before the server and asks this box alone, by title. models: the names that it is
+    to answer to.
     """
 
     pause: str | None = None
     theirs: str | None = None
     doors: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,8 @@ def audit(box: str, rows: Sequence[Mapping[str, Any]], report: Mapping[str, Any]
 
 def served(told: Mapping[str, Any]) -> Serves:
     """Of a host that is no box nothing is told."""
-    return Serves(told.get("pause"), told.get("theirs"), tuple(told.get("doors", ())))
+    doors, models = tuple(told.get("doors", ())), tuple(told.get("models", ()))
+    return Serves(told.get("pause"), told.get("theirs"), doors, models)
 
 
 def mend(row: Mapping[str, Any], reasons: Mapping[str, Any]) -> Mend:

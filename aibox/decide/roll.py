@@ -16,12 +16,14 @@ from aibox.decide.figures import counted, duration
 from aibox.decide.manifest import AIBOX
 from aibox.decide.refusal import Refusal
 from aibox.decide.rotation import BY_HAND
+from aibox.decide.standing import moment
 from aibox.decide.summary import ROLL, would_do
 
 DEPLOY = "pyinfra inventory deploy.py"
 
 # What becomes of a box
 FINISH, UPDATE, ALONE, NOTHING = "finish", "update", "left alone", "in sync"
+STOPPED = "the roll stopped here, see above"
 
 
 @dataclass(frozen=True)
@@ -36,13 +38,14 @@ class Gateway:
 @dataclass(frozen=True)
 class Turn:
     """What becomes of a box, and why. differs: whether a deploy has work there. doors: of its own,
-    by title."""
+    by title. wanted: see `wanted`."""
 
     box: str
     what: str
     why: str
     differs: bool
     doors: Sequence[str] = ()
+    wanted: Collection[str] | None = None
 
     @property
     def is_due(self) -> bool:
@@ -84,7 +87,15 @@ def turn(box: str, looked: Looked) -> Turn:
     audit = looked.audits.get(box)
     what, why = outlook(audit, dict(told_of(box, looked.gateways)))
     doors = audit.serves.doors if audit else ()
-    return Turn(box, what, why, bool(audit and audit.mends), doors)
+    return Turn(box, what, why, bool(audit and audit.mends), doors, wanted(looked))
+
+
+def wanted(looked: Looked) -> Collection[str] | None:
+    """The names that the boxes of the roll are to serve; None where that is not known of one."""
+    audits = [looked.audits[box] for box in looked.boxes if box in looked.audits]
+    if not all(audit.serves.models for audit in audits):
+        return None
+    return {name for audit in audits for name in audit.serves.models}
 
 
 def outlook(audit: Audit | None, known: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
@@ -134,7 +145,10 @@ def refusals(looked: Looked, *, interrupt: bool) -> list[Refusal]:
         return found
     finished = {one.box for one in due if one.what == FINISH}
     later = [once_finished(one, finished) for one in looked.gateways]
-    alone = [serves_alone(one.box, looked.gateways if one.what == FINISH else later) for one in due]
+    alone = [
+        serves_alone(one.box, looked.gateways if one.what == FINISH else later, one.wanted)
+        for one in due
+    ]
     return [one for one in alone if one]
 
 
@@ -196,25 +210,53 @@ def taken_over(box: str, theirs: str) -> Refusal:
     )
 
 
-def serves_alone(box: str, gateways: Sequence[Gateway]) -> Refusal | None:
-    """Why its requests would fail while it is out; None where other boxes take them all."""
+def serves_alone(
+    box: str, gateways: Sequence[Gateway], wanted: Collection[str] | None
+) -> Refusal | None:
+    """Why its requests would fail while it is out; None where other boxes take them all.
+
+    A name that is not wanted, and that no other box has, goes with this roll anyway. wanted: see
+    `wanted`; None: every name counts.
+    """
     for name, of in told_of(box, gateways):
         if of["out"]:
             continue
         boxes = next(one.boxes for one in gateways if one.name == name) or {}
-        others = [one for other, one in boxes.items() if other != box and takes_requests(one)]
-        lonely = [model for model in of["models"] if not any(model in o["models"] for o in others)]
-        if lonely:
-            return Refusal(
-                f"at {name} nobody but {box} serves {lonely[0]} now",
-                "another healthy box that serves the same, for the requests meanwhile",
-                "add one, wait until it is healthy, or let these requests fail: --interrupt",
-            )
+        others = {other: one for other, one in boxes.items() if other != box}
+        for model in of["models"]:
+            serve = {other: one for other, one in others.items() if model in one["models"]}
+            goes = wanted is not None and model not in wanted and not serve
+            if not goes and not any(takes_requests(one) for one in serve.values()):
+                return lonely(box, name, model, serve)
     return None
 
 
 def takes_requests(of: Mapping[str, Any]) -> bool:
     return not of["out"] and bool(of["healthy"])
+
+
+def lonely(box: str, gateway: str, model: str, others: Mapping[str, Mapping[str, Any]]) -> Refusal:
+    """others: what the gateway says of those that serve the name too, and can't be asked."""
+    whys = [f"{other} serves it too, and {why_not_asked(of)}" for other, of in others.items()]
+    out = [other for other, of in others.items() if of["out"]]
+    back = f"sudo {AIBOX} rotation back {out[0]}" if out else ""
+    remedy = f"put it back, on {gateway}: {back}" if out else "add one, or wait until it is healthy"
+    return Refusal(
+        "; ".join(
+            [f"no box but {box} can be asked for {model} now (at the gateway {gateway})", *whys]
+        ),
+        "another healthy box that serves the same, for the requests meanwhile",
+        f"{remedy}; or let these requests fail: --interrupt",
+    )
+
+
+def why_not_asked(of: Mapping[str, Any]) -> str:
+    """What a gateway says of a box that it does not ask, in words."""
+    if not of["out"]:
+        return f"is not healthy: {of['found'] or 'not known yet'}"
+    who = "somebody" if is_out_by_hand(of) else "an earlier roll"
+    since = f"since {moment(of['out']['since'])}"
+    return f"is out of rotation {since}, taken by {who}: {of['out']['why']}"
 
 
 # --- in its middle -------------------------------------------------------------------------------
@@ -233,7 +275,7 @@ def refusal_of_a_turn(
             "a box that serves when its turn comes",
             f"mend it, then run the roll again: {ROLL}",
         )
-    return None if interrupt else serves_alone(turn.box, gateways)
+    return None if interrupt else serves_alone(turn.box, gateways, turn.wanted)
 
 
 def is_healthy(box: str, gateways: Sequence[Gateway]) -> bool:
@@ -315,10 +357,11 @@ def not_reached(box: str) -> Refusal:
     )
 
 
-def failed_but_serves(box: str) -> Refusal:
+def failed_but_serves(box: str, by_hand: Mapping[str, str]) -> Refusal:
+    """by_hand: see by_hand_at."""
+    asked = f"stays out there: {taken_by_a_hand(by_hand)}" if by_hand else "is asked again"
     return Refusal(
-        f"the deploy to {box} failed, see above; {box} serves what it served before and is asked "
-        "again",
+        f"the deploy to {box} failed, see above; {box} serves what it served before and {asked}",
         "a deploy that comes to its end",
         f"mend what is said above, then run the roll again: {ROLL}",
     )
@@ -372,11 +415,26 @@ def plan(found: Sequence[Turn], gateways: Sequence[Gateway]) -> list[str]:
     names = {one.name for one in gateways}
     pausing = [one.box for one in found if one.is_due and one.box in names]
     if pausing:
+        other = "; another gateway has none" if len(names) > 1 else ""
         rows.append(
             f"{', '.join(pausing)}: a gateway too. Whoever asks it meets a pause where the deploy "
-            "starts LiteLLM anew or reboots the box; another gateway has none."
+            f"starts LiteLLM anew or reboots the box{other}."
         )
-    return rows + asked_alone(found)
+    return rows + asked_alone(found) + names_that_go(found, gateways)
+
+
+def names_that_go(found: Sequence[Turn], gateways: Sequence[Gateway]) -> list[str]:
+    """Of names that are asked for now, and that no box has after the roll."""
+    due = {one.box: one.wanted for one in found if one.is_due and one.wanted is not None}
+    asked = [(box, of["models"]) for one in gateways for box, of in (one.boxes or {}).items()]
+    stay = {name for box, models in asked if box not in due for name in models}
+    stay |= {name for names in due.values() for name in names or ()}
+    go = dict.fromkeys(name for box, models in asked if box in due for name in models)
+    return [
+        f"{name}: no box is to serve it any more; requests for it fail from this roll on."
+        for name in go
+        if name not in stay
+    ]
 
 
 def asked_alone(found: Sequence[Turn]) -> list[str]:
@@ -390,6 +448,18 @@ def asked_alone(found: Sequence[Turn]) -> list[str]:
         "is not sent to another box, and is cut off by a restart or reboot."
         for doors, boxes in having.items()
     ]
+
+
+def rows(found: Sequence[Turn], became: Mapping[str, str]) -> list[str]:
+    """What became of each box, one line a box. became: of those whose turn has ended or begun."""
+    width = max((len(one.box) for one in found), default=0)
+    return [f"{one.box:<{width}}  {became.get(one.box) or not_begun(one)}" for one in found]
+
+
+def not_begun(turn: Turn) -> str:
+    if turn.is_due:
+        return "its turn has not come"
+    return turn.why if turn.what == NOTHING else f"left alone: {turn.why}"
 
 
 def still_runs(running: int, seconds: float) -> str:

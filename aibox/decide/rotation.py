@@ -6,12 +6,13 @@ A box is out from `aibox rotation out` to `aibox rotation back`, whatever is sta
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from aibox.decide.doors import FLEET
 from aibox.decide.doors import ROTATION as FILE
 from aibox.decide.figures import duration
+from aibox.decide.manifest import AIBOX
 from aibox.decide.refusal import Refusal
 
 WHY_MOST = 200  # characters
@@ -38,7 +39,12 @@ def taken_out(out: Out, box: str, why: str, by: str, now: float) -> Out:
     return {**out, box: {"why": why, "since": there["since"] if there else now, "by": by}}
 
 
-def put_back(out: Out, box: str) -> Out:
+def put_back(out: Out, box: str, by: str) -> Out:
+    """What a hand has taken out stays out for a roll, which may not have seen it yet. by: BY_HAND
+    or BY_ROLL."""
+    there = out.get(box)
+    if there and there["by"] == BY_HAND and by == BY_ROLL:
+        return out
     return {name: of for name, of in out.items() if name != box}
 
 
@@ -53,6 +59,18 @@ def unasked(boxes: Mapping[str, Any], out: Out) -> Boxes:
         name: {"models": of["models"], "out": out.get(name), **unknown}
         for name, of in boxes.items()
     }
+
+
+def takes_requests(box: Mapping[str, Any]) -> bool:
+    """Where its health is not known, it may."""
+    return not box["out"] and box["healthy"] is not False
+
+
+def unserved(boxes: Boxes) -> list[str]:
+    """The names that no box is asked for now."""
+    served = {name for of in boxes.values() if takes_requests(of) for name in of["models"]}
+    names = dict.fromkeys(name for of in boxes.values() for name in of["models"])
+    return [name for name in names if name not in served]
 
 
 # --- refusals ------------------------------------------------------------------------------------
@@ -117,3 +135,14 @@ def standing(box: Mapping[str, Any], now: float) -> str:
     if box["healthy"]:
         return f"in  {serves}"
     return f"in, {health[box['healthy']]}  {serves}"
+
+
+def nobody_left(names: Sequence[str], boxes: Boxes) -> str | None:
+    """What the clients of these names meet, and what ends it; None without one. names: see
+    unserved."""
+    if not names:
+        return None
+    out = [name for name, of in boxes.items() if of["out"] and set(of["models"]) & set(names)]
+    back = f" (sudo {AIBOX} rotation back {' or '.join(out)})" if out else ""
+    until = f"one is {'put back' if out else 'healthy'}{back}"
+    return f"nobody is left that serves {', '.join(names)}: requests for it get 503 until {until}"

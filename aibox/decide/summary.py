@@ -94,10 +94,11 @@ def left_out_rows(
     if out is None:
         told = f"`{command}` on {', '.join(gateways)} says whether this box is asked"
         return [told] if gateways else []
-    return [
+    left_out = [
         f"{box} is out of rotation here: {of['why']}; back by `{command} back {box}`"
         for box, of in out.items()
     ]
+    return [*left_out, f"`{command}` says how each box stands, and takes one out"]
 
 
 def rows(run: Sequence[Seen], width: int, *, carried_out: bool) -> list[tuple[str, str]]:

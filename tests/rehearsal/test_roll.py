@@ -180,13 +180,21 @@ def test_what_another_hand_has_taken_out_is_left_alone(boxes: list[Box], hub: Hu
     assert flags(boxes[3]) == before
 
 
+def test_a_flag_that_no_vllm_knows_takes_no_box_out(boxes: list[Box], hub: Hub) -> None:
+    ended = rolled(fleet(boxes, hub, max_num_sqs=7))
+    assert ended.code == 1, ended.said
+    assert "a deploy to roll-a would be refused" in ended.said and "max-num-seqs" in ended.said
+    assert "==>" not in ended.said
+
+
 def test_the_only_box_of_a_model_needs_a_word(boxes: list[Box], hub: Hub) -> None:
     for box in boxes[1:]:
         boxes[0].run(f"{AIBOX} rotation out {box.name} --why 'a loud fan'")
     wanted = fleet(boxes, hub, max_num_seqs=13)
     ended = rolled(wanted, "--limit=roll-a")
     assert ended.code == 1, ended.said
-    assert f"nobody but roll-a serves {MODEL}" in ended.said and "--interrupt" in ended.said
+    assert f"no box but roll-a can be asked for {MODEL}" in ended.said
+    assert "a loud fan" in ended.said and "--interrupt" in ended.said
     assert "==>" not in ended.said
     ended = rolled(wanted, "--limit=roll-a", "--interrupt")
     assert ended.code == 0, ended.said

@@ -165,7 +165,7 @@ def test_no_deploy_is_offered_that_would_be_refused(found: list[Audit], steps: l
 
 
 def test_what_a_deploy_is_to_clients_comes_through_the_report() -> None:
-    serves = Serves("restart", None, ("the stream filter",))
+    serves = Serves("restart", None, ("the stream filter",), ("coder",))
     told = json.loads(json.dumps(asdict(serves)))
     one, two = drift.audits(ROWS, {"one": report(serves=told), "two": report(serves=None)})
     assert (one.serves, two.serves) == (serves, Serves())

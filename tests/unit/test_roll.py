@@ -15,6 +15,7 @@ import pytest
 from aibox.box.probe import running_in
 from aibox.decide import roll
 from aibox.decide.drift import Audit, Mend, Reason, Serves
+from aibox.decide.manifest import AIBOX
 from aibox.decide.roll import Gateway, Left, Looked, Turn
 from tasks import roll as entry
 from tasks.roll import Patience
@@ -101,6 +102,9 @@ def test_a_plan_is_a_line_for_each_box_and_names_gateways_that_pause() -> None:
     lines = roll.plan(roll.turns(looked(c=told(out=HAND))), [Gateway("a", {})])
     assert [line.split()[0] for line in lines] == ["a", "b", "c", "a:"]
     assert "left alone" in lines[2] and "a gateway too" in lines[3]
+    assert "another gateway" not in lines[3]
+    two = roll.plan(roll.turns(looked()), [Gateway("a", {}), Gateway("b", {})])
+    assert "another gateway has none" in two[3]
 
 
 def test_a_plan_says_what_the_clients_of_each_box_meet() -> None:
@@ -169,8 +173,57 @@ def test_a_box_that_serves_something_alone_needs_a_word(
     others: dict[str, dict[str, Any]], lonely: str
 ) -> None:
     found = looked(**others)
-    assert any(f"nobody but {lonely} serves" in one for one in refused(found))
+    assert any(f"no box but {lonely} can be asked for" in one for one in refused(found))
     assert refused(found, interrupt=True) == []
+
+
+def test_who_serves_the_name_too_is_named_with_what_puts_it_back() -> None:
+    """As for somebody who has forgotten what they took out."""
+    others = {"b": told(out=HAND), "c": told(healthy=False, found="HTTP 503")}
+    (alone,) = roll.refusals(looked(**others), interrupt=False)
+    assert alone.found == (
+        "no box but a can be asked for coder now (at the gateway a); "
+        "b serves it too, and is out of rotation since 1970-01-01 00:00:01 UTC, taken by somebody: "
+        "rolling update of its fan; c serves it too, and is not healthy: HTTP 503"
+    )
+    assert alone.remedy == (
+        f"put it back, on a: sudo {AIBOX} rotation back b; or let these requests fail: --interrupt"
+    )
+
+
+OLD_AND_NEW = told(models=["old", "new"])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "others", "stops"),
+    [
+        (("new",), {"b": told(models=["new"])}, False),  # the last one that has the old name
+        (("old", "new"), {"b": told(models=["new"])}, True),
+        ((), {"b": told(models=["new"])}, True),  # not known what it is to serve
+        (("new",), {"b": told(models=["new", "old"], healthy=False)}, True),  # another has it
+    ],
+)
+def test_a_name_that_no_settings_want_holds_nobody_up(
+    wanted: tuple[str, ...], others: dict[str, Any], stops: bool
+) -> None:
+    gateway = Gateway("a", {"a": OLD_AND_NEW, **others})
+    audits = {name: audit(name, models=wanted) for name in ("a", "b")}
+    audits["a"] = audit("a", DIFFERS, models=wanted)
+    found = Looked(["a", "b"], [gateway], audits)
+    assert bool(roll.refusals(found, interrupt=False)) == stops
+    turn = roll.turns(found)[0]
+    assert (roll.refusal_of_a_turn(turn, [gateway], interrupt=False) is not None) == stops
+
+
+def test_a_name_that_goes_is_told_before_anybody_is_asked() -> None:
+    audits = {name: audit(name, DIFFERS, models=("new",)) for name in BOXES}
+    names = looked(audits, b=OLD_AND_NEW)
+    lines = roll.plan(roll.turns(names), names.gateways)
+    said = ": no box is to serve it any more; requests for it fail from this roll on."
+    assert [line for line in lines if said in line] == [f"coder{said}", f"old{said}"]
+    audits["b"] = audit("b", DIFFERS, models=("new", "coder", "old"))
+    names = looked(audits, b=OLD_AND_NEW)
+    assert not [line for line in roll.plan(roll.turns(names), names.gateways) if said in line]
 
 
 def test_a_box_that_is_out_already_takes_no_requests_away() -> None:
@@ -211,7 +264,11 @@ ILL = told(healthy=False, found="nothing answers")
         (roll.UPDATE, {"a": told(), "b": told()}, None),
         (roll.UPDATE, None, "the gateway g does not say"),
         (roll.UPDATE, {"a": ILL, "b": told()}, "a has become ill: g finds nothing answers"),
-        (roll.UPDATE, {"a": told(), "b": ILL}, "at g nobody but a serves coder"),
+        (
+            roll.UPDATE,
+            {"a": told(), "b": ILL},
+            "no box but a can be asked for coder now (at the gateway g); b serves",
+        ),
         (roll.FINISH, {"a": {**ILL, "out": OURS}, "b": ILL}, None),
     ],
 )
@@ -262,8 +319,11 @@ class Fleet:
         if words:
             self.events += [f"{words[1]} {words[0]} at {name}" for name in gateways]
         for name in set(gateways) - self.deaf - self.away if words else ():
-            out = {"why": words[3], "since": 1.0, "by": words[5]} if words[0] == "out" else None
-            self.gateways[name][words[1]]["out"] = out
+            of = self.gateways[name][words[1]]
+            if words[0] == "out":
+                of["out"] = {"why": words[3], "since": 1.0, "by": words[5]}
+            elif not (words[2:] == ("--by", "roll") and of["out"] and of["out"]["by"] == "hand"):
+                of["out"] = None
         return [self._answer(name, changed=bool(words)) for name in gateways]
 
     def _answer(self, name: str, *, changed: bool) -> Gateway:
@@ -585,6 +645,59 @@ def test_what_a_hand_takes_out_within_a_turn_stays_out(
     assert fleet.gateways["a"]["a"]["out"] is None
     assert fleet.gateways["b"]["a"]["out"] == HAND
     assert "left out there: somebody has taken it out at b" in capsys.readouterr().out
+
+
+def test_what_a_hand_takes_out_in_the_last_moment_stays_out(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = fleet.ask
+
+    def ask(names: Sequence[str], *words: str) -> list[Gateway]:
+        if words and words[0] == "back":
+            fleet.gateways["b"]["a"]["out"] = HAND
+        return asked(names, *words)
+
+    fleet.differs = {"a"}
+    monkeypatch.setattr(fleet, "ask", ask)
+    assert fleet.roll() == 1
+    assert [fleet.gateways[name]["a"]["out"] for name in ("a", "b")] == [None, HAND]
+    shown = capsys.readouterr()
+    assert "left out there: somebody has taken it out at b" in shown.out
+    assert "did not take" not in shown.err
+
+
+def test_what_a_hand_takes_out_within_a_turn_that_fails_is_said_too(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def by_hand(fleet: Fleet, box: str) -> int:
+        fleet.gateways["b"][box]["out"] = HAND
+        return 1
+
+    fleet.deploying = by_hand
+    assert fleet.roll() == 1
+    assert [fleet.gateways[name]["a"]["out"] for name in ("a", "b")] == [None, HAND]
+    said = capsys.readouterr().err
+    assert "stays out there: somebody has taken it out at b" in said
+    assert "is asked again" not in said
+
+
+def test_a_roll_ends_with_a_row_for_each_box(
+    fleet: Fleet, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet.gateways = {"a": {"a": told(), "box-b": told(), "c": told(), "d": told(out=HAND)}}
+    fleet.differs = {"box-b", "c"}
+    assert fleet.roll() == 0
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        "a      in sync",
+        "box-b  done, and asked again, 0 s",
+        "c      done, and asked again, 0 s",
+        "d      left alone: somebody has taken it out at a: rolling update of its fan",
+    ]
+    fleet.differs, fleet.deploying = {"box-b", "c"}, lambda _fleet, _box: 1
+    assert fleet.roll() == 1
+    said = capsys.readouterr().err.splitlines()
+    assert "box-b  the roll stopped here, see above" in said
+    assert "c      its turn has not come" in said
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from aibox.box import __main__ as program
 from aibox.box import rotation as on_box
 from aibox.decide import rotation
+from aibox.decide.manifest import AIBOX
 from aibox.gateway import rotation as code
 
 OUT = {"b": {"why": "its card is changed", "since": 100.0, "by": "hand"}}
@@ -26,8 +27,8 @@ def test_who_is_out_already_stays_so_since_then() -> None:
     assert out == OUT
     out = rotation.taken_out(out, "b", "another card", "hand", 200.0)
     assert out == {"b": {"why": "another card", "since": 100.0, "by": "hand"}}
-    assert rotation.put_back(out, "b") == {}
-    assert rotation.put_back(out, "a") == out
+    assert rotation.put_back(out, "b", "hand") == {}
+    assert rotation.put_back(out, "a", "hand") == out
     assert code.out_in(rotation.text(out)) == out
 
 
@@ -95,6 +96,32 @@ def test_a_clock_that_was_set_back_makes_no_time_below_nothing() -> None:
     assert rotation.standing(out, 50.0).startswith("out for 0 s: ")
 
 
+HEALTHY = {"models": ["coder"], "out": None, "healthy": True, "found": None}
+ILL = {**HEALTHY, "healthy": False, "found": "503"}
+AWAY = {**HEALTHY, "out": OUT["b"]}
+SAID = "nobody is left that serves coder: requests for it get 503 until one is "
+
+
+@pytest.mark.parametrize(
+    ("boxes", "said"),
+    [
+        ({"a": HEALTHY, "b": AWAY}, None),
+        ({"a": {**HEALTHY, "healthy": None}, "b": AWAY}, None),  # it may serve
+        ({"a": AWAY, "b": AWAY}, f"{SAID}put back (sudo {AIBOX} rotation back a or b)"),
+        ({"a": AWAY, "b": ILL}, f"{SAID}put back (sudo {AIBOX} rotation back a)"),
+        ({"a": ILL}, f"{SAID}healthy"),
+        (
+            {"a": {**AWAY, "models": ["coder"]}, "b": {**HEALTHY, "models": ["writer"]}},
+            f"{SAID}put back (sudo {AIBOX} rotation back a)",
+        ),
+    ],
+)
+def test_a_name_that_nobody_is_asked_for_is_said(
+    boxes: dict[str, dict[str, Any]], said: str | None
+) -> None:
+    assert rotation.nobody_left(rotation.unserved(boxes), boxes) == said
+
+
 # --- the command ---------------------------------------------------------------------------------
 
 
@@ -129,11 +156,29 @@ def test_a_box_is_taken_out_and_put_back(folder: Path, capsys: pytest.CaptureFix
     assert code.out_in(file.read_text()) == {}
 
 
+def test_who_takes_the_last_one_out_is_told(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program.main(["rotation", "out", "a", "--why", "x"])
+    assert "nobody is left" not in capsys.readouterr().err
+    program.main(["rotation", "out", "b", "--why", "x"])
+    assert f"{SAID}put back" in capsys.readouterr().err
+    assert set(code.out_in((folder / "rotation.json").read_text())) == {"a", "b"}
+    program.main(["rotation", "--json"])
+    assert json.loads(capsys.readouterr().out)["unserved"] == ["coder"]
+    program.main(["rotation", "back", "b", "--json"])
+    assert json.loads(capsys.readouterr().out)["unserved"] == []
+
+
 def test_a_roll_says_that_it_is_one(folder: Path) -> None:
     program.main(["rotation", "out", "b", "--why", "a new version", "--by", "roll"])
     assert code.out_in((folder / "rotation.json").read_text())["b"]["by"] == "roll"
     program.main(["rotation", "out", "b", "--why", "its card is changed"])
     assert code.out_in((folder / "rotation.json").read_text())["b"]["by"] == "hand"
+    program.main(["rotation", "back", "b", "--by", "roll"])
+    assert code.out_in((folder / "rotation.json").read_text())["b"]["by"] == "hand"
+    program.main(["rotation", "back", "b"])
+    assert code.out_in((folder / "rotation.json").read_text()) == {}
 
 
 def test_one_that_left_the_inventory_can_still_be_put_back(folder: Path) -> None:

@@ -75,11 +75,14 @@ def test_a_box_that_gateways_leave_out_is_named_with_the_reason() -> None:
     [
         (None, [], []),
         (None, ["g", "h"], ["`aibox rotation` on g, h says whether this box is asked"]),
-        ({}, ["g"], []),
+        ({}, ["g"], ["`aibox rotation` says how each box stands, and takes one out"]),
         (
             {"b": {"why": "its fan"}},
             ["g"],
-            ["b is out of rotation here: its fan; back by `aibox rotation back b`"],
+            [
+                "b is out of rotation here: its fan; back by `aibox rotation back b`",
+                "`aibox rotation` says how each box stands, and takes one out",
+            ],
         ),
     ],
 )
