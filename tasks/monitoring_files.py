@@ -16,9 +16,10 @@ from pyinfra.api.exceptions import PyinfraError
 from pyinfra.context import ctx_state
 from pyinfra_cli.inventory import make_inventory  # type: ignore[import-untyped]
 
+from aibox.decide import inventory as deciding
 from aibox.decide import scraping
 from aibox.decide.refusal import Refusal
-from tasks import invocation, targets
+from tasks import inventory_names, invocation, targets
 from tasks.box import PROJECT
 from tasks.parser import Parser
 
@@ -39,6 +40,9 @@ def main(words: list[str] | None = None) -> int:
     asked = parser.parse_args(words)
     try:
         written = files(asked.inventory)
+        if isinstance(written, Refusal):
+            print(written, file=sys.stderr)
+            return 1
         asked.into.mkdir(parents=True, exist_ok=True)
         for name, text in written.items():
             asked.into.joinpath(name).write_text(text)
@@ -50,13 +54,19 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def files(inventory: str) -> dict[str, str]:
-    """{name: text}. Raises PyinfraError for settings that cannot work, ValueError without a box."""
+def files(inventory: str) -> dict[str, str] | Refusal:
+    """{name: text}; a refusal where the inventory can't be meant.
+
+    Raises PyinfraError for settings that cannot work, ValueError without a box.
+    """
     path = str(Path(inventory).absolute()) if Path(inventory).exists() else inventory
     invocation.remember({"inventory": path})
     state = State()
     with ctx_state.use(state):  # the inventory may ask for it while it is read
         state.init(make_inventory(path, cwd=str(PROJECT)), Config())
+        refusal = deciding.judge(inventory_names.of(state.inventory, path))
+        if refusal:
+            return refusal
         boxes = targets.seen_from_afar()
     if not boxes:
         raise ValueError(f"no box in {inventory}, or all of them with monitoring = False")

@@ -150,14 +150,6 @@ def offered(fleet: Fleet) -> dict[str, Any]:
 # --- in words ------------------------------------------------------------------------------------
 
 
-def no_box(name: str) -> Refusal:
-    return Refusal(
-        f"{name} is in the group `gateways`, and in no group of boxes",
-        "gateways that are boxes themselves",
-        "name it in `site` too, or take it out of `gateways` in the inventory",
-    )
-
-
 def turned_off(name: str) -> Refusal:
     return Refusal(
         f"{name} is in the group `gateways`, and its gateway is turned off",
