@@ -39,7 +39,8 @@ def of_this_box(
     others = [seen(one, everywhere[one.name]) for one in watching.boxes() if one.name != host.name]
     left_out = {one.box: why for one in others if (why := fleet.unreachable(one))}
     asked = [fleet.member(one) for one in others if one.box not in left_out]
-    return Fleet((itself(settings, standing), *asked), left_out)
+    doubts = {one.box: one.doubt for one in others if one.doubt and one.box not in left_out}
+    return Fleet((itself(settings, standing), *asked), left_out, doubts)
 
 
 def itself(settings: Settings, standing: doors.Standing) -> Member:
@@ -64,6 +65,7 @@ def seen(one: Host, settings: Settings) -> Other:
         context=settings.context,
         stream=settings.stream is not False,
         listens=settings.doors_address,
+        doubt=watching.doubt_of(one),
     )
 
 

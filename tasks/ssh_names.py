@@ -11,17 +11,19 @@ from paramiko import SSHException
 from pyinfra.api import Host
 from pyinfra.connectors.sshuserclient.client import get_ssh_config
 
+from aibox.decide.foreign import is_loopback
+
 
 def address_of(one: Host) -> str:
     """The address that it stands for, where one is said; else the name as the inventory has it."""
     asked, told = asked_for(one), told_of(one)
-    return told if told and is_address(told) else asked
+    return told if told and reaches(told) else asked
 
 
 def doubt_of(one: Host) -> str | None:
     """Why nobody else may know the name, in words."""
     told = told_of(one)
-    if told is None or is_address(told):
+    if told is None or reaches(told):
         return None
     return f"your ssh configuration alone says that it is {told}: set box_address"
 
@@ -47,6 +49,11 @@ def told_of(one: Host) -> str | None:
     except (OSError, SSHException, ValueError):  # pyinfra says it where it connects
         return None
     return told if told and told.lower() != asked.lower() else None
+
+
+def reaches(told: str) -> bool:
+    """Whether it leads other machines to the same host, as far as can be said here."""
+    return is_address(told) and not is_loopback(told)
 
 
 def is_address(name: str) -> bool:

@@ -39,8 +39,9 @@ def settings_of(box: Host) -> Settings:
 
 def seen(box: Host, *, here: bool) -> Seen:
     settings = settings_of(box)
-    address = HERE if here else watching.address_of(box)
-    return Seen(box.name, address, ports(settings))
+    if here:
+        return Seen(box.name, HERE, ports(settings))
+    return Seen(box.name, watching.address_of(box), ports(settings), watching.doubt_of(box))
 
 
 def ports(settings: Settings) -> dict[str, int]:
@@ -59,3 +60,8 @@ def blind_spots() -> list[str]:
     """What this monitor can't see, in words."""
     words = (scraping.blind(one) for one in seen_from_here())
     return [one for one in words if one]
+
+
+def doubts() -> list[str]:
+    """Boxes that this monitor may not reach, in words."""
+    return [scraping.asked_at(one) for one in seen_from_here() if one.doubt]

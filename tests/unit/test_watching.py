@@ -294,18 +294,50 @@ def test_grafana_turned_off_keeps_the_password_that_it_knows() -> None:
     assert {*watcher.FILES} >= {watcher.PASSWORD, *watcher.GRAFANA_FILES_OF_NOW}  # a teardown's
 
 
+BOTH = ["prometheus", "grafana"]
+
+
 @pytest.mark.parametrize(
     ("address", "name", "words"),
     [
-        ("0.0.0.0", "watcher", "Grafana on port 3000, user admin"),
+        ("0.0.0.0", "watcher", "Grafana on port 3000"),
         ("127.0.0.1", "watcher", "ssh -fNL 3000:localhost:3000 watcher"),
-        ("127.0.0.1", "@local", "http://localhost:3000 of the monitor alone; user admin"),
+        ("127.0.0.1", "@local", "Grafana on http://localhost:3000 of the monitor alone"),
     ],
 )
-def test_the_last_screen_says_how_to_reach_grafana(address: str, name: str, words: str) -> None:
-    said = watcher.reached(address, 3000, name)
-    assert words in said
-    assert said.endswith(f"sudo cat {watcher.PASSWORD}")
+def test_the_last_screen_says_how_to_reach_alerts_and_dashboard(
+    address: str, name: str, words: str
+) -> None:
+    alerts, grafana, password = watcher.reached(BOTH, address, 3000, name)
+    assert "http://localhost:9090/alerts" in alerts
+    assert ("ssh -fNL 9090:localhost:9090 watcher" in alerts) == (name == "watcher")
+    assert words in grafana
+    assert password.endswith(f"sudo cat {watcher.PASSWORD}")
+
+
+def test_only_what_is_ours_is_said_to_stand() -> None:
+    his = "Grafana is yours: it was installed before"
+    prometheus, said = watcher.stands(["prometheus"], [his], "127.0.0.1", 3000)
+    assert "port 9090" in prometheus
+    assert said == his
+    assert len(watcher.reached(["prometheus"], "127.0.0.1", 3000, "watcher")) == 1
+    assert watcher.PASSWORD in watcher.stands(BOTH, [], "0.0.0.0", 3000)[1]
+
+
+@pytest.mark.parametrize(
+    ("stopped", "words"),
+    [([], []), (["prometheus"], ["alerts"]), (BOTH, ["alerts", "dashboard"])],
+)
+def test_what_stops_is_said(stopped: list[str], words: list[str]) -> None:
+    rows = watcher.goes(stopped)
+    assert len(rows) == len(words)
+    assert all(word in row for word, row in zip(words, rows, strict=True))
+
+
+def test_a_monitor_says_where_it_asks_each_box() -> None:
+    assert scraping.asked_at(Seen("a", HERE, PORTS)) == "a is asked here"
+    assert scraping.asked_at(Seen("b", "10.0.0.2", PORTS)) == "b is asked at 10.0.0.2"
+    assert scraping.asked_at(Seen("b", "b", PORTS, "unknown")) == "b is asked at b; unknown"
 
 
 def test_provisioned_files_are_yaml_and_name_our_places() -> None:
