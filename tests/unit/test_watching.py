@@ -209,6 +209,17 @@ def test_the_files_for_a_prometheus_of_ones_own(tmp_path: Path) -> None:
     addresses = {one["job_name"]: one["static_configs"][0]["targets"] for one in jobs}
     assert addresses["aibox-gpu"] == ["192.168.1.20:9835"]
     assert all(len(one["static_configs"]) == 1 for one in jobs)  # the monitor is no box
+    assert "do not have" not in done.stdout
+
+
+def test_files_that_are_written_before_the_boxes_are_watched_are_whole(tmp_path: Path) -> None:
+    """They need not be written again after monitoring = True, which is said."""
+    done = files(tmp_path, "site = ['ai-box', ('two', {'monitoring': True})]\n")
+    assert done.returncode == 0, done.stderr
+    jobs = yaml.safe_load((tmp_path / "written/scrape.yml").read_text())["scrape_configs"]
+    hosts = {one["job_name"]: [at["labels"]["box"] for at in one["static_configs"]] for one in jobs}
+    assert hosts["aibox-node"] == hosts["aibox-gpu"] == ["ai-box", "two"]
+    assert done.stdout.endswith("these do not have monitoring = True yet: ai-box\n")
 
 
 def test_a_box_that_is_not_watched_is_asked_nothing(tmp_path: Path) -> None:
