@@ -64,8 +64,8 @@ def main(words: list[str] | None = None) -> int:
     print(f"written to {os.path.relpath(asked.into)}:\n{WHAT_TO_DO}")
     if made.lacking:
         print(f"these do not have monitoring = True yet: {', '.join(made.lacking)}")
-    for words in made.doubts:
-        print(words)
+    for doubt in made.doubts:
+        print(doubt)
     return 0
 
 
