@@ -47,3 +47,5 @@ if box:
 elif monitor.stands_alone():
     deploy_lock.held(name="One deploy at a time")
     monitor.watching_boxes()
+    monitor.last_screen(name="What was set up")
+    plan.shown_of_monitor()

@@ -11,10 +11,11 @@ inventory deploy.py` is the whole of this project; without --chdir these five ar
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatch
 from functools import wraps
 from types import FrameType
@@ -25,8 +26,9 @@ from pyinfra import logger, state
 from pyinfra.api import Config, Host, Inventory, State
 from pyinfra.api.state import StateStage
 
+from aibox.decide.inventory import Named, judge
 from aibox.decide.refusal import Refusal
-from tasks import invocation, own_words, page, summary
+from tasks import inventory_names, invocation, own_words, page, summary
 from tasks.connection import ENGLISH, NoConnectionInWords
 
 
@@ -41,9 +43,8 @@ def watch() -> None:
     def initialise_with_boxes(
         inventory: Inventory, config: Config | None, initial_limit: list[Host] | None = None
     ) -> None:
-        every = [host.name for host in inventory]
-        groups = {name: [host.name for host in held] for name, held in inventory.groups.items()}
-        refusal = judge_boxes(every, initial_limit, context.params, groups)
+        named = inventory_names.of(inventory, context.params["inventory"])
+        refusal = judge_boxes(named, initial_limit, context.params)
         if refusal:
             end(refusal)
         if state.should_raise_failed_hosts is not None:  # pyinfra would ask in the middle of it
@@ -83,43 +84,46 @@ def others_go_on(state: State) -> bool:
 
 
 def judge_boxes(
-    every: Sequence[str],
-    limited: Iterable[object] | None,
-    options: dict[str, Any],
-    groups: Mapping[str, Sequence[str]],
+    named: Named, limited: Iterable[object] | None, options: dict[str, Any]
 ) -> Refusal | None:
-    """Why there is no box to work on, or a word that names none; None for neither.
+    """What of the inventory can't be meant, why there is no box to work on, or a word that names
+    none; None for neither.
 
-    options: pyinfra's own. groups: the boxes of each group of the inventory.
+    options: pyinfra's own.
     """
+    refusal = judge(named)
+    if refusal:
+        return refusal
     expected = "at least one box to look at"
-    if not every:
+    if not named.every:
         return Refusal(
             f"no box in {options['inventory']!r}",
             expected,
             "name your box in the file `inventory`, and run `pyinfra inventory deploy.py`",
         )
     for key in ("limit", "exclude"):
-        unknown = [text for text in options[key] or () if not named(text, every, groups)]
+        unknown = [text for text in options[key] or () if not meant(text, named)]
         if unknown:
             return Refusal(
-                f"--{key} {unknown[0]} names no box of the inventory",
+                f"--{key} {shlex.quote(unknown[0])} names no box of the inventory",
                 "the name of a box or a group, or a pattern of names",
-                f"name one of: {', '.join(every)}",
+                one_of(named),
             )
     if limited is not None and not list(limited):
         words = [f"--{key} {text}" for key in ("limit", "exclude") for text in options[key]]
-        return Refusal(
-            f"no box is left by {' '.join(words)}",
-            expected,
-            f"name one of: {', '.join(every)}",
-        )
+        return Refusal(f"no box is left by {' '.join(words)}", expected, one_of(named))
     return None
 
 
-def named(text: str, every: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Sequence[str]:
+def one_of(named: Named) -> str:
+    groups = [name for name in named.groups if name not in named.of_all]
+    also = f"; or a group: {', '.join(groups)}" if groups else ""
+    return f"name one of: {', '.join(named.every)}{also}"
+
+
+def meant(text: str, named: Named) -> Sequence[str]:
     """The boxes that a word of --limit or --exclude stands for."""
-    return groups.get(text) or [name for name in every if fnmatch(name, text)]
+    return named.groups.get(text) or [name for name in named.every if fnmatch(name, text)]
 
 
 def end_in_words(error: BaseException | None, options: dict[str, Any]) -> None:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from pyinfra import host, state
 from pyinfra.api import Host
 
 from aibox.decide import doors, fleet, monitoring
 from aibox.decide.fleet import Fleet, Member, Other
+from aibox.decide.inventory import GATEWAYS
 from aibox.decide.refusal import Refusal
 from aibox.settings import Settings
-from tasks import invocation, watching
-
-GROUP = "gateways"
+from tasks import watching
 
 
 def gateways() -> list[Host]:
-    return list(state.inventory.groups.get(GROUP, []))
+    return list(state.inventory.groups.get(GATEWAYS, []))
 
 
 def is_gateway(one: Host) -> bool:
@@ -29,9 +27,6 @@ def refusals(settings: Settings) -> list[Refusal]:
     """What is wrong with a gateway before anything is changed."""
     if not is_gateway(host):
         return []
-    of_all = {"all", Path(invocation.inventory()).stem}
-    if set(host.groups) <= {GROUP, watching.GROUP, *of_all}:
-        return [fleet.no_box(host.name)]
     return [fleet.turned_off(host.name)] if settings.gateway is False else []
 
 
@@ -44,7 +39,8 @@ def of_this_box(
     others = [seen(one, everywhere[one.name]) for one in watching.boxes() if one.name != host.name]
     left_out = {one.box: why for one in others if (why := fleet.unreachable(one))}
     asked = [fleet.member(one) for one in others if one.box not in left_out]
-    return Fleet((itself(settings, standing), *asked), left_out)
+    doubts = {one.box: one.doubt for one in others if one.doubt and one.box not in left_out}
+    return Fleet((itself(settings, standing), *asked), left_out, doubts)
 
 
 def itself(settings: Settings, standing: doors.Standing) -> Member:
@@ -69,6 +65,7 @@ def seen(one: Host, settings: Settings) -> Other:
         context=settings.context,
         stream=settings.stream is not False,
         listens=settings.doors_address,
+        doubt=watching.doubt_of(one),
     )
 
 

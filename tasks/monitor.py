@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pyinfra import host, logger, state
@@ -11,6 +12,7 @@ from pyinfra.api import deploy, operation
 from aibox.box.probe import fingerprint
 from aibox.decide import scraping, watcher
 from aibox.decide.monitoring import FIRST_LINE, SYSTEMD
+from aibox.decide.plan import labelled
 from aibox.decide.preflight import PortOwner
 from aibox.decide.refusal import Refusal
 from aibox.decide.watcher import (
@@ -25,7 +27,7 @@ from aibox.decide.watcher import (
     Program,
 )
 from aibox.settings import Settings
-from tasks import door_keys, preflight, targets, watching
+from tasks import door_keys, page, preflight, targets, watching
 from tasks.box import PROJECT
 from tasks.brought import record
 from tasks.drift_report import because
@@ -48,6 +50,16 @@ class Monitor:
     prometheus: str | None
     grafana: str | None
 
+    @property
+    def theirs(self) -> list[str]:
+        return [words for words in (self.prometheus, self.grafana) if words]
+
+    @property
+    def ours(self) -> list[str]:
+        """Packages that are set up here."""
+        wants_grafana = self.settings.grafana and self.grafana is None
+        return [PROMETHEUS] * (self.prometheus is None) + [GRAFANA] * wants_grafana
+
 
 def stands_alone() -> bool:
     """Whether this host is a monitor and no box, and can be worked on; else it is refused."""
@@ -68,17 +80,16 @@ def watching_boxes() -> None:
         withdrawn(GRAFANA_UNIT, watcher.GRAFANA_DROP_IN, watcher.GRAFANA_FILES_OF_NOW)
         return
     monitor = judged(settings)
-    for words in [monitor.prometheus, monitor.grafana, *targets.blind_spots()]:
-        if words:
-            host.log(words, logger.warning)
+    for words in [*monitor.theirs, *targets.blind_spots(), *targets.doubts()]:
+        host.log(words, logger.warning)
     refusal = password_refusal()
     if refusal:
         say_refusal(host, refusal)
         state.fail_hosts({host})
         return
-    if monitor.prometheus is None:
+    if PROMETHEUS in monitor.ours:
         prometheus()
-    if settings.grafana and monitor.grafana is None:
+    if GRAFANA in monitor.ours:
         grafana(settings)
     elif not settings.grafana:
         withdrawn(GRAFANA_UNIT, watcher.GRAFANA_DROP_IN, watcher.GRAFANA_FILES_OF_NOW)
@@ -107,20 +118,61 @@ def pages(settings: Settings) -> list[int]:
     return [settings.grafana_port] if ours else []
 
 
-def screen_rows(settings: Settings) -> list[str]:
-    """How a person reaches what was set up on this host; nothing where it is no monitor."""
+# --- in words ------------------------------------------------------------------------------------
+
+
+def plan_rows(settings: Settings, due: Collection[str]) -> list[str]:
+    """What the plan says of a monitor, or of one that is no more. due: operations with work."""
+    goes = watcher.goes(stopped_by(due))
     if not watching.is_monitor(host):
-        return []
+        return goes
     monitor = judged(settings)
-    theirs = [words for words in (monitor.prometheus, monitor.grafana) if words]
-    if not settings.grafana or monitor.grafana:
-        return theirs
-    return [watcher.reached(settings.grafana_address, settings.grafana_port, host.name), *theirs]
+    where = settings.grafana_address, settings.grafana_port
+    asked = targets.seen_from_here() if PROMETHEUS in monitor.ours else []
+    stands = watcher.stands(monitor.ours, monitor.theirs, *where)
+    return [*stands, *goes, *(scraping.asked_at(one) for one in asked)]
+
+
+def screen_rows(settings: Settings) -> list[str]:
+    """How a person reaches what was set up on this host, or what this run has taken off."""
+    goes = watcher.goes(stopped_by(done()))
+    if not watching.is_monitor(host):
+        return goes
+    monitor = judged(settings)
+    where = settings.grafana_address, settings.grafana_port
+    return [*watcher.reached(monitor.ours, *where, host.name), *monitor.theirs, *goes]
+
+
+def stopped_by(names: Collection[str]) -> list[str]:
+    """Packages that these operations stop."""
+    units = {PROMETHEUS: PROMETHEUS_UNIT, GRAFANA: GRAFANA_UNIT}
+    return [name for name, unit in units.items() if f"Monitor | {not_wanted(unit)}" in names]
+
+
+def done() -> set[str]:
+    """Names of the operations that have changed something on this host in this run."""
+    found = state.ops[host].items()
+    ended = {key: one.operation_meta for key, one in found if one.operation_meta.is_complete()}
+    changed = [key for key, one in ended.items() if one.did_change()]
+    return {name for key in changed for name in state.op_meta[key].names}
+
+
+@operation()
+def last_screen() -> Commands:
+    """Of a monitor that is no box. Only shown: a generator that yields nothing."""
+    settings = preflight.settings_of_all_boxes()[host.name]
+    if state.is_executing:
+        page.keep(page.lines("the monitor:", labelled("monitor", screen_rows(settings))))
+    yield from ()
+
+
+def not_wanted(unit: str) -> str:
+    return f"{unit} is not wanted"
 
 
 def withdrawn(unit: str, drop_in: str, paths: tuple[str, ...]) -> None:
     """Its package stays."""
-    stopped(name=f"{unit} is not wanted", unit=unit, drop_in=f"{SYSTEMD}/{drop_in}")
+    stopped(name=not_wanted(unit), unit=unit, drop_in=f"{SYSTEMD}/{drop_in}")
     files_gone(name=f"Files of ours for {unit}", paths=list(paths))
 
 
@@ -152,14 +204,15 @@ def grafana(settings: Settings) -> None:
     """At its first start it makes its first account, with the password that is there then."""
     drop_in = f"{SYSTEMD}/{watcher.GRAFANA_DROP_IN}"
     texts = {
-        watcher.SOURCE: watcher.source_text(settings.grafana_repository),
         drop_in: watcher.grafana_drop_in(settings.grafana_address, settings.grafana_port),
         watcher.SOURCE_OF_DATA: watcher.source_of_data(),
         watcher.PROVIDER: watcher.provider(),
         watcher.DASHBOARD: MADE.joinpath("dashboard.json").read_text(),
     }
-    names = ("repository", "arguments", "source of data", "folder of dashboards", "dashboard")
+    names = ("arguments", "source of data", "folder of dashboards", "dashboard")
     signing_key(name="Grafana's signing key", settings=settings)
+    source = watcher.source_text(settings.grafana_repository).encode()
+    laid_down(name="Grafana's repository", path=watcher.SOURCE, content=source)
     for name, (path, text) in zip(names, texts.items(), strict=True):
         laid_down(name=f"Grafana's {name}", path=path, content=text.encode())
     password()

@@ -16,7 +16,7 @@ from pyinfra.context import ctx_state
 from pyinfra_cli.inventory import make_inventory  # type: ignore[import-untyped]
 
 from aibox.decide.refusal import Refusal
-from tasks import exit_codes, fleet, invocation, watching
+from tasks import exit_codes, fleet, inventory_names, invocation, watching
 from tasks.box import PROJECT
 from tasks.parser import Parser
 
@@ -49,20 +49,12 @@ def named(inventory: str, limit: list[str]) -> dict[str, list[str]] | Refusal:
     state = State()
     with ctx_state.use(state):
         state.init(make_inventory(path, cwd=str(PROJECT)), Config())
-        every = [one.name for one in state.inventory]
-        groups = {name: [one.name for one in held] for name, held in state.inventory.groups.items()}
+        known = inventory_names.of(state.inventory, inventory)
         options = {"inventory": inventory, "limit": limit, "exclude": ()}
-        refusal = exit_codes.judge_boxes(every, None, options, groups)
+        refusal = exit_codes.judge_boxes(known, None, options)
         if refusal:
             return refusal
-        twice = [name for name in every if groups.get(name, [name]) != [name]]
-        if twice:
-            return Refusal(
-                f"{twice[0]} is a box and a group of other boxes too",
-                "names by which each box can be meant alone",
-                "give the group another name in the inventory",
-            )
-        wanted = {name for text in limit for name in exit_codes.named(text, every, groups)}
+        wanted = {name for text in limit for name in exit_codes.meant(text, known)}
         boxes = [one.name for one in watching.boxes() if not limit or one.name in wanted]
         if not boxes:
             return only_monitors(limit)

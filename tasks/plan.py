@@ -22,6 +22,7 @@ from aibox.decide.plan import (
     added,
     disk_changes,
     flags_that_change,
+    labelled,
     rows,
 )
 from aibox.decide.preflight import cut_off, to_write
@@ -31,6 +32,7 @@ from tasks import (
     drift_report,
     first_pin,
     invocation,
+    monitor,
     page,
     preflight,
     standing_doors,
@@ -47,6 +49,12 @@ from tasks.weights import planned
 HISTORY = f"{STATE_FOLDER}/server/history.json"
 # With a timeout a fact is asked plainly: no later run is to expect this one.
 TIMEOUT_S = 90  # more than the box's own limit for it
+# Operations that install packages of the distribution.
+DISTRIBUTION = (
+    "Base | Packages",
+    "Monitoring | Package of the node exporter",
+    "Monitor | Package of Prometheus",
+)
 MUCH = 100_000_000  # bytes that take a while on a slow line
 
 
@@ -68,6 +76,14 @@ def shown(box: Box) -> None:
         facts = facts_of(box, preflight.seen()[host.name], due)
         host.connector_data[PLANNED] = facts
         page.keep(page.lines("what this run would do:", rows(facts)))
+
+
+def shown_of_monitor() -> None:
+    """The same for a monitor that is no box."""
+    due = set() if state.is_executing or not page.is_read() else due_operations()
+    if due:
+        texts = monitor.plan_rows(preflight.settings_of_all_boxes()[host.name], due)
+        page.keep(page.lines("what this run would do:", labelled("monitor", texts)))
 
 
 def failed_before(box: Box) -> Refusal | None:
@@ -148,6 +164,7 @@ def facts_of(box: Box, seen: Seen, due: Collection[str]) -> PlanFacts:
             *fleet.plan_rows(box.fleet if box.doors.gateway.on else None),
         ],
         watched=monitoring.plan_rows(watching.asked(box.settings), seen.watched),
+        monitor=monitor.plan_rows(box.settings, due),
         changes=changes(box) if service.restart else (),
         driver_stays=not (
             driver.install_reasons(seen.evidence, box.driver)
@@ -180,8 +197,11 @@ def turned_off_by(due: Collection[str]) -> list[str]:
 def fetched(box: Box, seen: Seen, due: Collection[str]) -> tuple[list[Fetch], Rate | None]:
     """What is fetched, and the rate that was measured for it; None where it is next to nothing."""
     found = []
-    if any(name.startswith("Base | Packages") for name in due):
-        found.append(Fetch("packages of the distribution", None))
+    if any(name.startswith(DISTRIBUTION) for name in due):
+        watches = ", Prometheus among them" if "Monitor | Package of Prometheus" in due else ""
+        found.append(Fetch(f"packages of the distribution{watches}", None))
+    if "Monitor | Package of Grafana" in due:
+        found.append(Fetch("Grafana, from its own repository", None))
     if seen.offered is not None:
         drives = driver.install_reasons(seen.evidence, box.driver)
         what = "driver and CUDA toolkit" if drives else "CUDA toolkit"

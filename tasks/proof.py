@@ -95,7 +95,7 @@ def screen(box: Box, found: dict[str, Any]) -> list[tuple[str, str]]:
         *labelled("gateway", fleet.plan_rows(box.fleet)),
         *labelled("rotation", left_out.rows(box)),
         *labelled("metrics", monitoring.plan_rows(watching.asked(box.settings), box.watched)),
-        *labelled("dashboard", monitor.screen_rows(box.settings)),
+        *labelled("monitor", monitor.screen_rows(box.settings)),
     ]
 
 

@@ -39,23 +39,35 @@ def settings_of(box: Host) -> Settings:
 
 def seen(box: Host, *, here: bool) -> Seen:
     settings = settings_of(box)
-    address = HERE if here else watching.address_of(box)
-    return Seen(box.name, address, ports(settings))
+    if here:
+        return Seen(box.name, HERE, ports(settings))
+    return Seen(box.name, watching.address_of(box), ports(settings), watching.doubt_of(box))
 
 
 def ports(settings: Settings) -> dict[str, int]:
-    """Of all that may answer; what was left out on a box is a target that never did."""
+    """Of all that may answer; what was left out on a box is a target that never did.
+
+    The exporters too: who asks is a monitor, or somebody who is about to set monitoring = True.
+    """
     found = {"server": settings.server_port}
     if settings.stream is not False:
         found["stream"] = settings.stream_port
     if settings.gateway is not False:
         found["gateway"] = settings.gateway_port
-    if watching.is_on(settings):
-        found |= {"node": settings.node_exporter_port, "gpu": settings.gpu_exporter_port}
-    return found
+    return {**found, "node": settings.node_exporter_port, "gpu": settings.gpu_exporter_port}
+
+
+def without_exporters() -> list[str]:
+    """Boxes that are to be watched, by a setting that they lack as yet."""
+    return [one.name for one in watched() if not watching.is_on(settings_of(one))]
 
 
 def blind_spots() -> list[str]:
     """What this monitor can't see, in words."""
     words = (scraping.blind(one) for one in seen_from_here())
     return [one for one in words if one]
+
+
+def doubts() -> list[str]:
+    """Boxes that this monitor may not reach, in words."""
+    return [scraping.asked_at(one) for one in seen_from_here() if one.doubt]

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from pyinfra import host, state
 from pyinfra.api import Host
 
 from aibox.decide import doors, monitoring
 from aibox.decide.doors import Asked
+from aibox.decide.inventory import MONITOR
 from aibox.decide.monitoring import DROP_IN, GPU_EXPORTER, NODE_EXPORTER, Monitor, Standing
 from aibox.decide.preflight import BoxReport
 from aibox.decide.refusal import Refusal
 from aibox.settings import Settings
-from tasks import invocation
+from tasks import inventory_names, invocation, ssh_names
 
-GROUP = "monitor"
 UNITS = (DROP_IN, GPU_EXPORTER.unit)  # files that say whose an exporter is
 
 
 def monitors() -> list[Host]:
-    return list(state.inventory.groups.get(GROUP, []))
+    return list(state.inventory.groups.get(MONITOR, []))
 
 
 def is_monitor(one: Host) -> bool:
@@ -29,8 +27,10 @@ def is_monitor(one: Host) -> bool:
 
 def is_only_monitor(one: Host) -> bool:
     """Whether it serves nothing: in no group beside `monitor` and those that hold every host."""
-    of_all = {"all", Path(invocation.inventory()).stem}
-    return is_monitor(one) and set(one.groups) <= {GROUP, *of_all}
+    return is_monitor(one) and set(one.groups) <= {
+        MONITOR,
+        *inventory_names.of_all(invocation.inventory()),
+    }
 
 
 def boxes() -> list[Host]:
@@ -38,8 +38,14 @@ def boxes() -> list[Host]:
 
 
 def address_of(one: Host) -> str:
-    """How other machines reach a host: as the setting says, else as far as the inventory does."""
-    return str(one.data.get("box_address") or one.data.get("ssh_hostname") or one.name)
+    """How other machines reach a host: as the setting says, else as far as the inventory or
+    control's own ssh configuration does."""
+    return str(one.data.get("box_address") or ssh_names.address_of(one))
+
+
+def doubt_of(one: Host) -> str | None:
+    """Why other machines may not reach a host at address_of, in words."""
+    return None if one.data.get("box_address") else ssh_names.doubt_of(one)
 
 
 def monitors_of_this_box() -> list[Monitor]:

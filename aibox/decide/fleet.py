@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aibox.decide import doors
@@ -42,7 +42,8 @@ class Member:
 @dataclass(frozen=True)
 class Other:
     """A box that is not the gateway's own, by its settings. models: none while its weights are not
-    pinned. stream: whether its filter is to stand. listens: the address of its doors."""
+    pinned. stream: whether its filter is to stand. listens: the address of its doors. doubt: why
+    its address may be nothing that the gateway knows, in words."""
 
     box: str
     models: tuple[str, ...]
@@ -51,14 +52,17 @@ class Other:
     context: int
     stream: bool
     listens: str
+    doubt: str | None = None
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """What a gateway asks, its own box first. left_out: {box: why it can't be asked}, in words."""
+    """What a gateway asks, its own box first. left_out: {box: why it can't be asked}, in words;
+    doubts: {box: why its address may be unknown here} likewise."""
 
     members: tuple[Member, ...]
     left_out: Mapping[str, str]
+    doubts: Mapping[str, str] = field(default_factory=dict)
 
 
 def member(other: Other) -> Member:
@@ -150,14 +154,6 @@ def offered(fleet: Fleet) -> dict[str, Any]:
 # --- in words ------------------------------------------------------------------------------------
 
 
-def no_box(name: str) -> Refusal:
-    return Refusal(
-        f"{name} is in the group `gateways`, and in no group of boxes",
-        "gateways that are boxes themselves",
-        "name it in `site` too, or take it out of `gateways` in the inventory",
-    )
-
-
 def turned_off(name: str) -> Refusal:
     return Refusal(
         f"{name} is in the group `gateways`, and its gateway is turned off",
@@ -175,9 +171,15 @@ def plan_rows(fleet: Fleet | None) -> list[str]:
         f"the gateway spreads {name} over {', '.join(one.box for one in boxes)}"
         for name, boxes in names.items()
     ]
+    others = fleet.members[1:]
+    rows += [asked_at(one, fleet.doubts.get(one.box)) for one in others]
     rows += [f"the gateway does not ask {box}: {why}" for box, why in fleet.left_out.items()]
     different = {name: of for name, of in names.items() if len({one.context for one in of}) > 1}
     return [*rows, *(unlike(name, boxes) for name, boxes in different.items())]
+
+
+def asked_at(member: Member, doubt: str | None) -> str:
+    return f"the gateway asks {member.box} at {member.upstream}{f'; {doubt}' if doubt else ''}"
 
 
 def unlike(name: str, boxes: Sequence[Member]) -> str:

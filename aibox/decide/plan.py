@@ -78,10 +78,10 @@ class PlanFacts:
 
     cut_off: who serves now and is ended by a reboot, in words. pins: the weights that this run
     pins, in words; None where they are pinned. added: to apt and to the boot, see added(). doors:
-    which stand, in words. watched: the exporters likewise. replaced: what is a person's own and
-    makes way. found: whether a unit of theirs does. changes: flags of the server
-    that change, come or go. driver_stays: whether the driver's own packages and modules are right
-    already.
+    which stand, in words. watched: the exporters likewise. monitor: what watches. replaced: what
+    is a person's own and makes way. found: whether a unit of theirs does. changes: flags of the
+    server that change, come or go. driver_stays: whether the driver's own packages and modules are
+    right already.
     """
 
     steps: Mapping[str, tuple[int, int]]
@@ -97,6 +97,7 @@ class PlanFacts:
     added: Sequence[tuple[str, str]] = ()
     doors: Sequence[str] = ()
     watched: Sequence[str] = ()
+    monitor: Sequence[str] = ()
     changes: Sequence[str] = ()
     driver_stays: bool = False
 
@@ -116,6 +117,7 @@ def rows(facts: PlanFacts) -> Rows:
         *facts.added,
         *labelled("doors", facts.doors),
         *labelled("metrics", facts.watched),
+        *labelled("monitor", facts.monitor),
         *labelled("replaces", list(facts.replaced) or ["nothing of yours"]),
         *labelled("undo", _undo(facts)),
     ]
@@ -128,6 +130,7 @@ _APT = {
     "Driver | Debian's component contrib": "Debian's component contrib",
     "Driver | The driver's version is pinned": "a pin of the driver's version",
     "Driver | Unattended upgrades leave it alone": "no unattended upgrades of the driver",
+    "Monitor | Grafana's repository": "Grafana's repository, by its own key",
 }
 _BOOT = {
     NOUVEAU: "nouveau blacklisted",

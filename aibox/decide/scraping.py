@@ -15,11 +15,12 @@ EVERY = "15s"
 class Seen:
     """A box as its monitor sees it. address: of the box, HERE where it is the monitor itself.
     ports: by what answers there, "server", "stream", "gateway", "node" and "gpu", without those
-    that are turned off."""
+    that are turned off. doubt: why the address may be nothing that the monitor knows, in words."""
 
     box: str
     address: str
     ports: Mapping[str, int]
+    doubt: str | None = None
 
 
 def config(boxes: Sequence[Seen], rules: str) -> dict[str, Any]:
@@ -59,6 +60,13 @@ def target(name: str, seen: Seen) -> dict[str, Any] | None:
             labels = {"box": seen.box, "__metrics_path__": path}
             return {"targets": [f"{address}:{seen.ports[part]}"], "labels": labels}
     return None
+
+
+def asked_at(seen: Seen) -> str:
+    """Where a monitor asks a box, in words."""
+    if seen.address == HERE:
+        return f"{seen.box} is asked here"
+    return f"{seen.box} is asked at {seen.address}{f'; {seen.doubt}' if seen.doubt else ''}"
 
 
 def blind(seen: Seen) -> str | None:

@@ -6,7 +6,7 @@ A Prometheus or Grafana that a person has set up is never touched: they are told
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,14 +95,45 @@ def holds(program: Program, owner: PortOwner | None) -> bool:
     return owner is None or (owner.unit == program.unit and owner.manager == "system")
 
 
-def reached(address: str, port: int, name: str) -> str:
-    """How a person reads Grafana's pages. name: of the monitor, as pyinfra calls it."""
-    who = f"user admin; its first password: sudo cat {PASSWORD}"
-    if address != "127.0.0.1":
-        return f"Grafana on port {port}, {who}"
-    tunnel = f"; ssh -fNL {port}:localhost:{port} {name} brings it to you"
-    way = "" if name == "@local" else tunnel
-    return f"Grafana on http://localhost:{port} of the monitor alone{way}; {who}"
+def stands(ours: Collection[str], theirs: Sequence[str], address: str, port: int) -> list[str]:
+    """What the plan says of a monitor's programs. ours: packages that are set up here; theirs: in
+    words, why the others are not. address, port: Grafana's."""
+    rows = []
+    if PROMETHEUS in ours:
+        rows.append(f"Prometheus on port {PROMETHEUS_PORT} of the monitor alone, with our alerts")
+    if GRAFANA in ours:
+        where = " of the monitor alone" if address == "127.0.0.1" else ""
+        rows.append(f"Grafana on port {port}{where}; its first password will be in {PASSWORD}")
+    return [*rows, *theirs]
+
+
+def reached(ours: Collection[str], address: str, port: int, name: str) -> list[str]:
+    """How a person reads the pages of what is set up here. name: of the monitor, as pyinfra calls
+    it."""
+    rows = []
+    if PROMETHEUS in ours:
+        way = brought_near(PROMETHEUS_PORT, name)
+        url = f"http://localhost:{PROMETHEUS_PORT}"
+        rows.append(f"alerts: Prometheus on {url}/alerts of the monitor alone{way}")
+    if GRAFANA in ours:
+        alone = f"on http://localhost:{port} of the monitor alone{brought_near(port, name)}"
+        rows.append(f"Grafana {alone if address == '127.0.0.1' else f'on port {port}'}")
+        rows.append(f"Grafana's user is admin; its first password: sudo cat {PASSWORD}")
+    return rows
+
+
+def brought_near(port: int, name: str) -> str:
+    return "" if name == "@local" else f"; ssh -fNL {port}:localhost:{port} {name} brings it to you"
+
+
+def goes(stopped: Collection[str]) -> list[str]:
+    """What is no more where programs of ours are stopped. stopped: packages."""
+    rows = {
+        PROMETHEUS: "Prometheus stops: no figures are kept and no alerts are raised any more; what "
+        "it has kept stays",
+        GRAFANA: "Grafana stops, and the dashboard with it; its accounts stay",
+    }
+    return [text for package, text in rows.items() if package in stopped]
 
 
 # --- what is laid down ---------------------------------------------------------------------------

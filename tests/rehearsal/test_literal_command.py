@@ -176,10 +176,11 @@ def test_nobody_to_press_enter_is_said_in_words(control: Control) -> None:
 
 
 def test_a_box_that_failed_keeps_nobody_from_the_plan_of_the_others(control: Control) -> None:
-    """Nobody is asked whether to go on; what is asked is asked once, below the rows of both."""
+    """Nobody is asked whether to go on; what is asked is asked once, below the rows of all."""
     inventory = control.project / "inventory"
     named = inventory.read_text()
-    inventory.write_text("site = ['127.0.0.9', 'ai-box']\n")
+    refused = ("by-its-settings", {"ssh_hostname": "ai-box", "serve": {"tensor-parallel-size": 2}})
+    inventory.write_text(f"site = ['127.0.0.9', 'ai-box', {refused!r}]\n")
     try:
         done = control.run(*LITERAL)
     finally:
@@ -187,7 +188,11 @@ def test_a_box_that_failed_keeps_nobody_from_the_plan_of_the_others(control: Con
     assert done.returncode == 1, done.stderr
     assert "no ssh connection" in done.stderr
     assert "continue?" not in done.stderr
-    assert "127.0.0.9  not reached: " in done.stderr
+    lines = [line.split() for line in done.stderr.splitlines()]
+    rows = {line[0]: " ".join(line[1:]) for line in lines if line}
+    assert rows["127.0.0.9"].startswith("not reached: "), done.stderr
+    assert rows["by-its-settings"].startswith("refused: "), done.stderr
+    assert not rows["ai-box"].startswith(("not reached", "refused")), done.stderr
     assert "no terminal to press Enter on" in done.stderr
 
 

@@ -68,6 +68,7 @@ def test_a_box_that_watches_itself(box: Box, data: HostData) -> None:
     said = deployed(box, data).said
     assert "the node exporter on port 9100" in said
     assert "metrics are for this box only" in said
+    assert "http://localhost:9090/alerts" in said
     node = got(box, at_home(9100))
     assert 'node_systemd_service_restart_total{name="vllm-coder.service"}' in node
     assert "aibox_next_reboot_keeps_card 1" in node
@@ -131,13 +132,17 @@ def test_a_lost_initramfs_and_a_changed_file_are_told(box: Box, data: HostData) 
 def test_turned_off_it_leaves_nothing_that_listens(box: Box, data: HostData) -> None:
     deployed(box, data)
     off = {**data, "monitoring": False, "_monitor": None}
-    deployed(box, off)
+    assert "Prometheus stops" in deploy({box: off}, "--dry").said
+    assert "Grafana stops" in deployed(box, off).said
     listening = box.run("ss -ltnH").stdout
     assert not [port for port in (9100, 9835, 9090, 3000) if f":{port} " in listening], listening
     left = [DROP_IN_FILE, FACTS, DRIFT, SCRAPES, DASHBOARD, GPU_EXPORTER.unit_file]
     assert box.run(["ls", "-d", *left], check=False).stdout == ""
     assert planned(box, off) == []
     assert "gpu-exporter" not in manifest_of(box)["bit"]["doors"]
+    again = deploy({box: data}, "--dry").said
+    assert "Prometheus on port 9090" in again and "Grafana's repository, by its own key" in again
+    assert f"{box.name} is asked here" in again
 
 
 @pytest.mark.long

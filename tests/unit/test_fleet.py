@@ -121,10 +121,12 @@ def test_an_odd_name_of_a_box_goes_through_unchanged() -> None:
 
 
 def test_the_plan_says_who_is_asked_and_who_is_not() -> None:
-    there = Fleet((OWN, fleet.member(replace(OTHER, context=8192))), {"c": "it has no filter"})
+    other = fleet.member(replace(OTHER, context=8192))
+    there = Fleet((OWN, other), {"c": "it has no filter"}, {"b": "set box_address"})
     assert fleet.plan_rows(there) == [
         "the gateway spreads coder over a, b",
         "the gateway spreads qwen over a",
+        f"the gateway asks b at {other.upstream}; set box_address",
         "the gateway does not ask c: it has no filter",
         "coder has contexts of 4,096 on a, 8,192 on b tokens, and a request goes to any of them: "
         "clients can count on the smallest (another served-model-name keeps them apart)",

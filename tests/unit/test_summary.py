@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from aibox.decide.inventory import Named
 from aibox.decide.summary import (
     Seen,
     left_out_rows,
@@ -136,7 +137,11 @@ def test_one_box_that_pauses_is_no_news(second: dict[str, Any]) -> None:
     )
 
 
-GROUPS = {"site": ["ai-box", "ai-box-2"], "gateways": ["ai-box"], "empty": []}
+NAMED = Named(
+    ["ai-box", "ai-box-2"],
+    {"site": ["ai-box", "ai-box-2"], "gateways": ["ai-box"], "inventory": ["ai-box", "ai-box-2"]},
+    of_all=["all", "inventory"],
+)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +151,9 @@ GROUPS = {"site": ["ai-box", "ai-box-2"], "gateways": ["ai-box"], "empty": []}
         (("gateways",), (), None),
         (("ai-*",), (), None),
         (("ai-box", "ai-box-3"), (), "--limit ai-box-3"),
-        (("ai-box", "b*"), (), "--limit b*"),
+        (("ai-box", "b*"), (), "--limit 'b*'"),
         (("empty",), (), "--limit empty"),
+        (("",), (), "--limit ''"),
         ((), ("ai-box-3",), "--exclude ai-box-3"),
     ],
 )
@@ -155,6 +161,7 @@ def test_a_word_that_names_no_box_is_refused(
     limit: tuple[str, ...], exclude: tuple[str, ...], wrong: str | None
 ) -> None:
     options = {"limit": limit, "exclude": exclude, "inventory": "inventory"}
-    found = judge_boxes(GROUPS["site"], ["one"] if limit else None, options, GROUPS)
+    found = judge_boxes(NAMED, ["one"] if limit else None, options)
     assert (found.found if found else None) == (wrong and f"{wrong} names no box of the inventory")
-    assert found is None or found.remedy == "name one of: ai-box, ai-box-2"
+    wanted = "name one of: ai-box, ai-box-2; or a group: site, gateways"
+    assert found is None or found.remedy == wanted

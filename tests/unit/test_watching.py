@@ -209,6 +209,17 @@ def test_the_files_for_a_prometheus_of_ones_own(tmp_path: Path) -> None:
     addresses = {one["job_name"]: one["static_configs"][0]["targets"] for one in jobs}
     assert addresses["aibox-gpu"] == ["192.168.1.20:9835"]
     assert all(len(one["static_configs"]) == 1 for one in jobs)  # the monitor is no box
+    assert "do not have" not in done.stdout
+
+
+def test_files_that_are_written_before_the_boxes_are_watched_are_whole(tmp_path: Path) -> None:
+    """They need not be written again after monitoring = True, which is said."""
+    done = files(tmp_path, "site = ['ai-box', ('two', {'monitoring': True})]\n")
+    assert done.returncode == 0, done.stderr
+    jobs = yaml.safe_load((tmp_path / "written/scrape.yml").read_text())["scrape_configs"]
+    hosts = {one["job_name"]: [at["labels"]["box"] for at in one["static_configs"]] for one in jobs}
+    assert hosts["aibox-node"] == hosts["aibox-gpu"] == ["ai-box", "two"]
+    assert done.stdout.endswith("these do not have monitoring = True yet: ai-box\n")
 
 
 def test_a_box_that_is_not_watched_is_asked_nothing(tmp_path: Path) -> None:
@@ -294,18 +305,50 @@ def test_grafana_turned_off_keeps_the_password_that_it_knows() -> None:
     assert {*watcher.FILES} >= {watcher.PASSWORD, *watcher.GRAFANA_FILES_OF_NOW}  # a teardown's
 
 
+BOTH = ["prometheus", "grafana"]
+
+
 @pytest.mark.parametrize(
     ("address", "name", "words"),
     [
-        ("0.0.0.0", "watcher", "Grafana on port 3000, user admin"),
+        ("0.0.0.0", "watcher", "Grafana on port 3000"),
         ("127.0.0.1", "watcher", "ssh -fNL 3000:localhost:3000 watcher"),
-        ("127.0.0.1", "@local", "http://localhost:3000 of the monitor alone; user admin"),
+        ("127.0.0.1", "@local", "Grafana on http://localhost:3000 of the monitor alone"),
     ],
 )
-def test_the_last_screen_says_how_to_reach_grafana(address: str, name: str, words: str) -> None:
-    said = watcher.reached(address, 3000, name)
-    assert words in said
-    assert said.endswith(f"sudo cat {watcher.PASSWORD}")
+def test_the_last_screen_says_how_to_reach_alerts_and_dashboard(
+    address: str, name: str, words: str
+) -> None:
+    alerts, grafana, password = watcher.reached(BOTH, address, 3000, name)
+    assert "http://localhost:9090/alerts" in alerts
+    assert ("ssh -fNL 9090:localhost:9090 watcher" in alerts) == (name == "watcher")
+    assert words in grafana
+    assert password.endswith(f"sudo cat {watcher.PASSWORD}")
+
+
+def test_only_what_is_ours_is_said_to_stand() -> None:
+    his = "Grafana is yours: it was installed before"
+    prometheus, said = watcher.stands(["prometheus"], [his], "127.0.0.1", 3000)
+    assert "port 9090" in prometheus
+    assert said == his
+    assert len(watcher.reached(["prometheus"], "127.0.0.1", 3000, "watcher")) == 1
+    assert watcher.PASSWORD in watcher.stands(BOTH, [], "0.0.0.0", 3000)[1]
+
+
+@pytest.mark.parametrize(
+    ("stopped", "words"),
+    [([], []), (["prometheus"], ["alerts"]), (BOTH, ["alerts", "dashboard"])],
+)
+def test_what_stops_is_said(stopped: list[str], words: list[str]) -> None:
+    rows = watcher.goes(stopped)
+    assert len(rows) == len(words)
+    assert all(word in row for word, row in zip(words, rows, strict=True))
+
+
+def test_a_monitor_says_where_it_asks_each_box() -> None:
+    assert scraping.asked_at(Seen("a", HERE, PORTS)) == "a is asked here"
+    assert scraping.asked_at(Seen("b", "10.0.0.2", PORTS)) == "b is asked at 10.0.0.2"
+    assert scraping.asked_at(Seen("b", "b", PORTS, "unknown")) == "b is asked at b; unknown"
 
 
 def test_provisioned_files_are_yaml_and_name_our_places() -> None:

@@ -1,0 +1,158 @@
+"""What an inventory names: our groups, groups that were probably meant to be ours, and who has to
+be a box."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from aibox.decide.refusal import Refusal
+from aibox.faults import did_you_mean, nearest
+
+SITE, MONITOR, GATEWAYS = "site", "monitor", "gateways"
+OURS = (SITE, MONITOR, GATEWAYS)
+
+
+@dataclass(frozen=True)
+class Named:
+    """every: the hosts. groups: {name: its hosts}. of_all: names of groups that hold every host
+    without saying anything of them. no_lists: {name: what stands there instead of a list}, as
+    Python. known: hosts of which more is known than their name, as an address."""
+
+    every: Sequence[str]
+    groups: Mapping[str, Sequence[str]]
+    of_all: Collection[str] = ()
+    no_lists: Mapping[str, str] = field(default_factory=dict)
+    known: Collection[str] = ()
+
+    def says_where(self, host: str, beside: Collection[str]) -> bool:
+        """Whether a host is in a group that says what it is, beside these."""
+        others = {*self.groups} - {*beside, *self.of_all}
+        return any(host in self.groups[name] for name in others)
+
+
+def judge(named: Named) -> Refusal | None:
+    """What can't be meant, whatever --limit says; None where all of it can."""
+    return next(faults(named), None)
+
+
+def faults(named: Named) -> Iterator[Refusal]:
+    yield from (no_list(name, value) for name, value in named.no_lists.items() if name in OURS)
+    for name in named.groups:
+        meant = None if name in named.of_all else ours_for(name)
+        if meant not in (None, name):
+            yield misspelt(name, str(meant))
+    yield from (box_and_group(one) for one in named.every if {*named.groups.get(one, ())} - {one})
+    boxes = [one for one in named.every if named.says_where(one, (MONITOR, GATEWAYS))]
+    for one in named.groups.get(GATEWAYS, ()):
+        if one not in boxes:
+            yield no_box(one, boxes)
+    alone = [one for one in named.groups.get(MONITOR, ()) if not named.says_where(one, (MONITOR,))]
+    for one in alone:
+        meant = None if one in named.known else next((box for box in boxes if slip(one, box)), None)
+        if meant:
+            yield misspelt_monitor(one, meant)
+
+
+# --- what was probably meant ---------------------------------------------------------------------
+
+
+def ours_for(name: str) -> str | None:
+    """The group of ours that is meant; None for a person's own, as `site2` and `kitchen` are."""
+    if name in OURS:
+        return name
+    if not name.isalpha():
+        return None
+    lowered = name.lower()
+    close = nearest(lowered, OURS, cutoff=0.8)
+    return close or next((one for one in OURS if slip(lowered, one)), None)
+
+
+def slip(name: str, other: str) -> bool:
+    """Whether one is the other with a letter too many, or with two that changed places.
+
+    Digits count as meant: `box-2` is no slip for `box`.
+    """
+    if name == other or re.sub(r"\d", "", name) == re.sub(r"\d", "", other):
+        return False
+    short, long = sorted((name, other), key=len)
+    if len(short) == len(long):
+        differ = [at for at, pair in enumerate(zip(name, other, strict=True)) if len({*pair}) > 1]
+        return len(differ) == 2 and [name[at] for at in differ] == [
+            other[at] for at in differ[::-1]
+        ]
+    return short in (long[:at] + long[at + 1 :] for at in range(len(long)))
+
+
+def no_lists(text: str) -> dict[str, str]:
+    """{name: value, as Python} of an inventory's names that hold something and no list of hosts.
+
+    pyinfra passes over these. Only what is written out is seen; nothing of the text is carried out.
+    """
+    try:
+        statements = ast.parse(text).body
+    except (SyntaxError, ValueError):  # pyinfra says it
+        return {}
+    found: dict[str, str] = {}
+    for one in statements:
+        if not isinstance(one, ast.Assign):
+            continue
+        for target in one.targets:
+            if isinstance(target, ast.Name):
+                found.pop(target.id, None)
+                if is_no_list(one.value):
+                    found[target.id] = ast.unparse(one.value)
+    return found
+
+
+def is_no_list(value: ast.expr) -> bool:
+    """`None`, `False` and the like say that there is nobody."""
+    if isinstance(value, ast.Constant):
+        return bool(value.value)
+    return isinstance(value, ast.JoinedStr | ast.Set | ast.Dict)
+
+
+# --- in words ------------------------------------------------------------------------------------
+
+
+def no_list(name: str, value: str) -> Refusal:
+    wanted = f"[{value}]" if value[0] in "'\"" else '["ai-box"], with the names of your hosts'
+    return Refusal(
+        f"{name} = {value} in the inventory is no list",
+        "a list of names, also of one",
+        f"write {name} = {wanted}".replace("'", '"'),
+    )
+
+
+def misspelt(name: str, meant: str) -> Refusal:
+    return Refusal(
+        f"{name} is no group that this project knows; did you mean {meant}?",
+        f"{', '.join(OURS)}, or a name of your own that is unlike these",
+        f"write {meant} in the inventory, or give the group another name",
+    )
+
+
+def box_and_group(name: str) -> Refusal:
+    return Refusal(
+        f"{name} is a box and a group of other boxes too",
+        "names by which each box can be meant alone",
+        "give the group another name in the inventory",
+    )
+
+
+def no_box(name: str, boxes: Iterable[str]) -> Refusal:
+    return Refusal(
+        f"{name} is in the group `{GATEWAYS}`, and in no group of boxes{did_you_mean(name, boxes)}",
+        "gateways that are boxes themselves",
+        f"name it in `{SITE}` too, or take it out of `{GATEWAYS}` in the inventory",
+    )
+
+
+def misspelt_monitor(name: str, meant: str) -> Refusal:
+    return Refusal(
+        f"{name} is in the group `{MONITOR}` and nowhere else; did you mean {meant}?",
+        "a box, or a host whose address is known",
+        f'write {meant}; if {name} is another host: ("{name}", {{"ssh_hostname": "192.168.1.7"}})',
+    )

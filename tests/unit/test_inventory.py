@@ -1,0 +1,140 @@
+"""Groups that were probably meant to be ours, and names that can't be meant."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aibox.decide.inventory import Named, judge, no_lists, ours_for, slip
+from tests.unit.conftest import ROOT
+
+TWO = ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("site", "site"),
+        ("monitors", "monitor"),
+        ("gateway", "gateways"),
+        ("Gateways", "gateways"),
+        ("stie", "site"),
+        ("gatewyas", "gateways"),
+        ("monitoring", "monitor"),
+        ("kitchen", None),
+        ("site2", None),
+        ("site_b", None),
+        ("home", None),
+        ("gates", None),
+        ("all", None),
+    ],
+)
+def test_a_group_that_is_nearly_ours_is_none_of_a_persons_own(name: str, meant: str | None) -> None:
+    assert ours_for(name) == meant
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "is_slip"),
+    [
+        ("oen", "one", True),
+        ("aibox", "ai-box", True),
+        ("onee", "one", True),
+        ("one", "one", False),
+        ("ai-box-3", "ai-box-2", False),
+        ("ai-box-3", "ai-box", False),
+        ("box-a", "box-b", False),
+        ("watcher", "one", False),
+    ],
+)
+def test_a_letter_too_many_or_two_that_changed_places(
+    name: str, other: str, *, is_slip: bool
+) -> None:
+    assert slip(name, other) == slip(other, name) == is_slip
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ({"site": TWO}, None),
+        ({"site": TWO, "monitor": ["one"], "gateways": TWO}, None),
+        ({"site": TWO, "monitor": ["watcher"], "kitchen": ["two"]}, None),
+        ({"one": ["one"], "kitchen": ["two"]}, None),
+        ({"site": TWO, "monitors": ["one"]}, "monitors is no group"),
+        ({"site": TWO, "one": ["two"]}, "one is a box and a group of other boxes too"),
+        ({"site": TWO, "one": TWO}, "one is a box and a group of other boxes too"),
+        ({"site": TWO, "gateways": ["tow"]}, "in no group of boxes; did you mean two?"),
+        ({"site": TWO, "gateways": ["x"], "monitor": ["x"]}, "x is in the group `gateways`"),
+        ({"site": TWO, "monitor": ["oen"]}, "and nowhere else; did you mean one?"),
+        ({"site": TWO, "monitor": ["ai"], "kitchen": ["ai"]}, None),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(groups: dict[str, list[str]], said: str | None) -> None:
+    every = list(dict.fromkeys(name for held in groups.values() for name in held))
+    found = judge(Named(every, {**groups, "inventory": every}, of_all=["all", "inventory"]))
+    assert (found is None) == (said is None), found
+    assert (said or "") in (found.found if found else "")
+
+
+def test_a_file_that_is_named_like_a_group_of_ours_holds_every_host() -> None:
+    assert judge(Named(TWO, {"lab": TWO, "sites": TWO}, of_all=["all", "sites"])) is None
+
+
+def test_a_monitor_whose_address_is_known_is_no_slip() -> None:
+    groups = {"site": TWO, "monitor": ["oen"]}
+    assert judge(Named([*TWO, "oen"], groups, known=["oen"])) is None
+
+
+def test_a_text_that_is_no_list_is_shown_as_one() -> None:
+    found = judge(Named([], {}, no_lists=no_lists("site = 'one'\n")))
+    assert found is not None
+    assert found.remedy == 'write site = ["one"]'
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("monitor = 'one'", {"monitor": "'one'"}),
+        ("monitor = True", {"monitor": "True"}),
+        ("site = {'one', 'two'}", {"site": "{'one', 'two'}"}),
+        ("site = f'{1}'", {"site": "f'{1}'"}),
+        ("monitor = None\ngateways = []\nsite = ('a', {})\n", {}),
+        ("site = 'one'\nsite = [site]\n", {}),
+        ("site = made()", {}),
+        ("site = [", {}),
+    ],
+)
+def test_what_stands_where_a_list_has_to_be(text: str, found: dict[str, str]) -> None:
+    assert no_lists(text) == found
+
+
+INVENTORIES = [
+    ("site = ['one', 'two']\none = ['two']\n", "one is a box and a group of other boxes too"),
+    ("site = ['one', 'two']\nmonitors = ['one']\n", "did you mean monitor?"),
+    ("site = 'one'\n", 'write site = ["one"]'),
+    ("site = ['one', 'two']\ngateways = ['tow']\n", "did you mean two?"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), INVENTORIES)
+def test_a_run_ends_with_it_before_any_connection(tmp_path: Path, text: str, said: str) -> None:
+    inventory = tmp_path / "inventory"
+    inventory.write_text(text)
+    for words in (
+        ["-m", "pyinfra", "--dry", str(inventory), "deploy.py", "--limit", "one"],
+        ["-m", "tasks.monitoring_files", str(inventory), "--into", str(tmp_path / "written")],
+    ):
+        done = subprocess.run(
+            [sys.executable, *words],
+            cwd=ROOT,
+            env={**os.environ, "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 1, (words, done.stderr)
+        assert said in done.stderr and "Traceback" not in done.stderr, (words, done.stderr)
+        assert "onnect" not in done.stderr, (words, done.stderr)
