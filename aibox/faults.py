@@ -28,9 +28,9 @@ def shown(value: object) -> str:
     return f"{text} ({kind})"
 
 
-def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name that was probably meant. cutoff: how alike they have to be, 1 is the same."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return close[0] if close else None
 
 

@@ -4,12 +4,12 @@ be a box."""
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from aibox.decide.refusal import Refusal
-from aibox.faults import did_you_mean, nearest
 
 SITE, MONITOR, GATEWAYS = "site", "monitor", "gateways"
 OURS = (SITE, MONITOR, GATEWAYS)
@@ -66,8 +66,8 @@ def ours_for(name: str) -> str | None:
     if not name.isalpha():
         return None
     lowered = name.lower()
-    close = nearest(lowered, OURS, cutoff=0.8)
-    return close or next((one for one in OURS if slip(lowered, one)), None)
+    close = difflib.get_close_matches(lowered, OURS, n=1, cutoff=0.8)
+    return next(iter(close), None) or next((one for one in OURS if slip(lowered, one)), None)
 
 
 def slip(name: str, other: str) -> bool:
@@ -143,8 +143,10 @@ def box_and_group(name: str) -> Refusal:
 
 
 def no_box(name: str, boxes: Iterable[str]) -> Refusal:
+    close = difflib.get_close_matches(name, list(boxes), n=1)
+    meant = f"; did you mean {close[0]}?" if close else ""
     return Refusal(
-        f"{name} is in the group `{GATEWAYS}`, and in no group of boxes{did_you_mean(name, boxes)}",
+        f"{name} is in the group `{GATEWAYS}`, and in no group of boxes{meant}",
         "gateways that are boxes themselves",
         f"name it in `{SITE}` too, or take it out of `{GATEWAYS}` in the inventory",
     )
