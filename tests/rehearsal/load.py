@@ -9,12 +9,12 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from aibox.decide.doors import MASTER_KEY
 from tests.rehearsal.box import Box
 
-LONGEST_S = 600  # that a load goes on, whatever becomes of its test
+LONGEST_S = 1800  # that a load goes on, whatever becomes of its test
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,16 @@ class Load:
         with urllib.request.urlopen(asked, timeout=120) as answer:
             text = answer.read().decode()
         if not stream:
-            usage = json.loads(text)["usage"]
-        else:
-            events = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
-            if events[-1] != "[DONE]":
-                return f"the stream ends with {events[-1][:200]}"
-            usage = json.loads(events[-2])["usage"]
+            whole = json.loads(text)
+            return self._short(whole["choices"], whole["usage"])
+        events = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+        if events[-1] != "[DONE]":
+            return f"the stream ends with {events[-1][:200]}"
+        parts = [json.loads(event) for event in events[:-1]]
+        return self._short([one for part in parts for one in part["choices"]], parts[-1]["usage"])
+
+    def _short(self, choices: Sequence[dict[str, Any]], usage: dict[str, int]) -> str | None:
+        """An answer is whole at its last token, or where the model itself ended it before."""
         tokens = usage["completion_tokens"]
-        return None if tokens == self.tokens else f"{tokens} of {self.tokens} tokens"
+        ended = any(choice.get("finish_reason") == "stop" for choice in choices)
+        return None if ended or tokens == self.tokens else f"{tokens} of {self.tokens} tokens"
