@@ -48,13 +48,16 @@ def show_kept() -> None:
             box.log(line)
 
 
-def width() -> int:
-    """pyinfra logs to the standard error."""
+def columns() -> int | None:
+    """Of the terminal that pyinfra logs to, its standard error; None where that is none."""
     try:
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError):  # none, or a file that is closed
-        return WITHOUT_TERMINAL
-    return max(NARROWEST, min(columns or WITHOUT_TERMINAL, WIDEST))
+        return os.get_terminal_size(sys.stderr.fileno()).columns or None
+    except (OSError, ValueError):  # a file, or one that is closed
+        return None
+
+
+def width() -> int:
+    return max(NARROWEST, min(columns() or WITHOUT_TERMINAL, WIDEST))
 
 
 def lines(title: str, rows: Iterable[tuple[str, str]]) -> list[str]:
@@ -70,6 +73,13 @@ def broken(rows: Iterable[tuple[str, str]], label_width: int) -> list[str]:
         for label, text in rows
         for at, line in enumerate(wrapped(text, room))
     ]
+
+
+def as_read(rows: Iterable[tuple[str, str]], label_width: int) -> list[str]:
+    """Broken for a terminal; in a file, where they are searched, each row on a line of its own."""
+    if columns():
+        return broken(rows, label_width)
+    return [labelled(*row, label_width) for row in rows]
 
 
 def wrapped(text: str, room: int) -> list[str]:

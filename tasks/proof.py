@@ -75,7 +75,7 @@ def prove(state: State, host: Host, spec: dict[str, Any]) -> bool:
 def last_screen(box: Box) -> Commands:
     """What serves, how fast, how to reach it. Only shown: a generator that yields nothing."""
     if state.is_executing:
-        rows = page.broken(screen(box, server_state(box)), LABEL)
+        rows = page.as_read(screen(box, server_state(box)), LABEL)
         commands = labelled("next", next_commands(box))  # whole, to be copied
         page.keep([*rows, *(page.labelled(*row, LABEL) for row in commands)])
     yield from ()

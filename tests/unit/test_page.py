@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,3 +28,13 @@ def test_without_a_terminal_it_is_a_hundred_columns(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(os, "get_terminal_size", none)
     assert page.width() == 100
+    assert page.as_read([("doors", "word " * 60)], 11) == [page.labelled("doors", "word " * 60, 11)]
+
+
+def test_on_a_terminal_a_row_goes_on_below_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "get_terminal_size", lambda _file: os.terminal_size((60, 24)))
+    monkeypatch.setattr("sys.stderr.fileno", lambda: 2, raising=False)
+    monkeypatch.setattr(page, "host", SimpleNamespace(name="b"))
+    first, second = page.as_read([("doors", "one two three four five six seven eight nine")], 11)
+    assert first == page.labelled("doors", "one two three four five six seven eight", 11)
+    assert second == page.labelled("", "  nine", 11)
