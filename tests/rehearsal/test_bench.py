@@ -98,6 +98,7 @@ def assert_as_before(box: Box, good: Spec, history: list[dict[str, Any]]) -> Non
     assert {line.split(".")[0] for line in kept.split()} <= known
 
 
+@pytest.mark.long
 def test_quality_crosses_drafts_and_prefix_cache_and_leaves_the_box_as_it_was(
     box: Box, good: Spec
 ) -> None:

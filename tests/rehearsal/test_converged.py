@@ -41,6 +41,7 @@ def changed(ended: Deploy) -> int:
     return 0 if total[1] == "-" else int(total[1])
 
 
+@pytest.mark.long
 def test_a_second_deploy_changes_nothing(box: Box, hub: Hub) -> None:
     before = restarts(box)
     assert planned(box, hub) == []

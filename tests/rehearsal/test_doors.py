@@ -171,6 +171,7 @@ def test_the_filter_answers_and_is_locked_up(box: Box, data: HostData) -> None:
     assert "answers" in row
 
 
+@pytest.mark.long
 def test_a_filter_that_fails_its_gate_makes_way_for_the_one_before(
     box: Box, data: HostData
 ) -> None:

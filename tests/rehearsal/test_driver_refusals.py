@@ -83,6 +83,7 @@ def enrolled_key(box: Box) -> Iterator[None]:
         box.run(f"rm -r {real} {MOK.rpartition('/')[0]}")
 
 
+@pytest.mark.long
 def test_secure_boot_is_refused_and_names_both_ways_out(
     bare: Box, refused: Callable[..., Said], accepted: Callable[..., object]
 ) -> None:

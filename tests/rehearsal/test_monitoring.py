@@ -115,6 +115,7 @@ def test_promtool_takes_the_files_and_every_alert_fires_and_does_not(box: Box) -
     assert fires == stays == set(severity)
 
 
+@pytest.mark.long
 def test_a_lost_initramfs_and_a_changed_file_are_told(box: Box, data: HostData) -> None:
     """The next reboot would lose the card; and a scrape file is mended without a restart."""
     box.run("touch /etc/modprobe.d/aibox-nvidia.conf && systemctl start aibox-facts")

@@ -270,6 +270,7 @@ def test_a_login_is_not_made_the_servers_user(
     accepted()
 
 
+@pytest.mark.long
 def test_a_full_disk_is_refused_with_all_that_needs_room(make_box: MakeBox, hub: Hub) -> None:
     box = make_box("refusals-disk", "bare", disk_limit_mb=600)
     box.run("sudo -n true", user="admin")

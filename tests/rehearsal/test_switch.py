@@ -123,7 +123,8 @@ def test_while_it_is_tried_the_old_unit_stays_installed(box: Box, good: Spec, ot
     assert_serves(box, other)
 
 
-@pytest.mark.parametrize("power", ["cut", pytest.param("reboot", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("power", ["cut", "reboot"])
 def test_a_box_that_goes_down_in_the_middle_boots_the_last_good_unit(
     box: Box, other: Spec, power: str
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_box_that_goes_down_in_the_middle_boots_the_last_good_unit(
     assert_serves(box, other)
 
 
+@pytest.mark.long
 def test_a_switch_whose_job_was_killed_goes_on_where_it_was(box: Box, other: Spec) -> None:
     script(box, ready_after_s=4)
     assert jobs.start(box, "switch", other)["ok"]
