@@ -13,9 +13,10 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from aibox.decide.launch import SHORT
+from aibox.decide.nearest import nearest
 from aibox.decide.unit import flag_lines
 from aibox.decide.weights import REPOSITORY, LockedFile, WeightsLock
-from aibox.faults import faults_of, nearest, shown
+from aibox.faults import faults_of, shown
 
 __all__ = ["CardError", "LockedFile", "ModelCard", "WeightsLock", "load_card", "load_weights_lock"]
 

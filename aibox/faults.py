@@ -1,9 +1,10 @@
 """How a wrong value is described to the person who wrote it."""
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, ValidationError
+
+from aibox.decide.nearest import did_you_mean
 
 _KINDS: tuple[tuple[type, str], ...] = (
     (bool, "true/false"),
@@ -26,18 +27,6 @@ def shown(value: object) -> str:
     text = text if len(text) <= 80 else text[:77] + "..."
     kind = next((words for kind, words in _KINDS if isinstance(value, kind)), type(value).__name__)
     return f"{text} ({kind})"
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return close[0] if close else None
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """ "; did you mean NAME?" or nothing."""
-    close = nearest(name, known)
-    return f"; did you mean {close}?" if close else ""
 
 
 def faults_of(error: ValidationError, model: type[BaseModel]) -> list[tuple[str, str]]:

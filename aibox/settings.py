@@ -27,13 +27,14 @@ from aibox.decide import driver, driver_sources
 from aibox.decide.driver import DriverWanted
 from aibox.decide.figures import GB, counted
 from aibox.decide.fitting import Load, load_of
+from aibox.decide.nearest import did_you_mean, nearest
 from aibox.decide.patches import touched
 from aibox.decide.preflight import Wanted
 from aibox.decide.refusal import Refusal
 from aibox.decide.spread import BOXES, COUNTED, Choice, Spread, size_of, spread_of
 from aibox.decide.unit import FlagValue
 from aibox.decide.weights import WeightsLock
-from aibox.faults import did_you_mean, faults_of, nearest
+from aibox.faults import faults_of
 from aibox.kinds import (
     AcceptedText,
     Address,

@@ -13,8 +13,8 @@ from pathlib import Path
 from aibox.decide import bench_compare, bench_screen
 from aibox.decide.bench_plan import MODES
 from aibox.decide.bench_report import Report, is_whole
+from aibox.decide.nearest import did_you_mean
 from aibox.decide.refusal import Refusal
-from aibox.faults import did_you_mean
 from tasks.parser import Parser
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from itertools import product
 from typing import Any
 
 from aibox.decide.figures import counted
+from aibox.decide.nearest import nearest
 from aibox.decide.refusal import Refusal
 from aibox.decide.unit import exec_start, server_command
 
@@ -122,7 +122,7 @@ def read(data: Mapping[str, object]) -> Asked | list[Refusal]:
     """What `--data` asks for, as texts or numbers; each fault of it as a refusal."""
     mode = str(data.get("mode", "seed"))
     if mode not in MODES:
-        near = next(iter(difflib.get_close_matches(mode, MODES, n=1)), MODES[0])
+        near = nearest(mode, MODES) or MODES[0]
         return [Refusal(f"mode={mode}", f"one of {', '.join(MODES)}", f"--data mode={near}")]
     texts, faults = dict(DEFAULTS[mode]), []
     for name in WORDS:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from aibox.decide.nearest import nearest
 from aibox.decide.refusal import Refusal
 
 OF_OTHERS = ("_", "ssh_")  # how names begin that pyinfra and a person may use for themselves
@@ -40,7 +40,3 @@ def refusal_of(
         return None
     expected = f"{', '.join(own)}, or {SETTINGS}" if own else SETTINGS
     return Refusal("; ".join(faults), f"NAME=VALUE, NAME being {expected}", "; ".join(remedies))
-
-
-def nearest(name: str, known: Collection[str]) -> str | None:
-    return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)

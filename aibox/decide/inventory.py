@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from aibox.decide.nearest import did_you_mean
 from aibox.decide.refusal import Refusal
 
 SITE, MONITOR, GATEWAYS = "site", "monitor", "gateways"
@@ -143,10 +144,8 @@ def box_and_group(name: str) -> Refusal:
 
 
 def no_box(name: str, boxes: Iterable[str]) -> Refusal:
-    close = difflib.get_close_matches(name, list(boxes), n=1)
-    meant = f"; did you mean {close[0]}?" if close else ""
     return Refusal(
-        f"{name} is in the group `{GATEWAYS}`, and in no group of boxes{meant}",
+        f"{name} is in the group `{GATEWAYS}`, and in no group of boxes{did_you_mean(name, boxes)}",
         "gateways that are boxes themselves",
         f"name it in `{SITE}` too, or take it out of `{GATEWAYS}` in the inventory",
     )

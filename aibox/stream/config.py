@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from aibox.decide.nearest import did_you_mean
 from aibox.decide.refusal import Refusal
-from aibox.faults import did_you_mean, faults_of
+from aibox.faults import faults_of
 from aibox.stream.mends import DEFAULTS, Mode
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
