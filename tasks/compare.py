@@ -10,11 +10,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from aibox.decide import bench_compare, bench_screen
+from aibox.decide import bench_compare
 from aibox.decide.bench_plan import MODES
 from aibox.decide.bench_report import Report, is_whole
 from aibox.decide.nearest import did_you_mean
 from aibox.decide.refusal import Refusal
+from tasks import markdown_page
 from tasks.parser import Parser
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -32,7 +33,7 @@ def main(words: list[str] | None = None) -> int:
         print(told, file=sys.stderr)
         return 1
     if sys.stdout.isatty():
-        told = "\n".join([*bench_screen.lines(told, shutil.get_terminal_size().columns), ""])
+        told = "\n".join([*markdown_page.lines(told, shutil.get_terminal_size().columns), ""])
     print(told, end="")
     return 0
 

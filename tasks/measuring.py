@@ -8,17 +8,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import click
 from pyinfra import host, logger, state
 from pyinfra.api import FunctionCommand, Host, QuoteString, State, StringCommand, operation
 from pyinfra.api.exceptions import PyinfraError
 
 from aibox.box.job import FOLDER, write_whole
-from aibox.decide import bench_page, bench_plan, bench_report, bench_screen
+from aibox.decide import bench_page, bench_plan, bench_report
 from aibox.decide.bench_plan import Asked
 from aibox.decide.bench_report import Report
 from aibox.decide.refusal import Refusal
-from tasks import fleet, page, watching
+from tasks import fleet, markdown_page, page, watching
 from tasks.box import AIBOX, PROJECT
 from tasks.going_back import history_of_box
 from tasks.operations import Commands, call_aibox, run_job, say_refusal
@@ -171,8 +170,7 @@ def said() -> Commands:
     """The tables and where they lie. Only words: a generator that yields nothing."""
     paths = host.connector_data.get(LANDED)
     if state.is_executing and paths:
-        room = page.width() - len(f"    [{host.name}] ")
-        lines = bench_screen.lines(paths[1].read_text(), room)
-        shown = [click.style(line, bold=line.startswith("#")) for line in lines]
+        room = page.width() - len(f"    [{host.name}] ") if page.columns() else None
+        shown = markdown_page.lines(paths[1].read_text(), room)
         page.keep([*shown, *(f"written: {path.relative_to(PROJECT)}" for path in paths)])
     yield from ()
