@@ -12,7 +12,7 @@ from pyinfra.api import operation
 from aibox.decide import fleet
 from aibox.decide.doors import GATEWAY
 from aibox.decide.manifest import DEPLOYED, FORMAT
-from tasks import aibox_wheel, ledger, standing_doors
+from tasks import aibox_wheel, ledger, standing_services
 from tasks.box import AIBOX_FOLDER, Box
 from tasks.operations import Commands, file_in_place
 
@@ -48,29 +48,29 @@ def content(box: Box, told: ledger.Ledger) -> dict[str, Any]:
             "proof": box.proof_record,
             "gpu_uuid": list(box.gpu_uuids) or None,
         },
-        "doors": doors_of(box),
+        "doors": services_of(box),  # the name that records have had so far
         **asdict(told),
     }
 
 
-def doors_of(box: Box) -> dict[str, Any]:
-    """What stands before the server: {name: where it is reached, what it is made of}.
+def services_of(box: Box) -> dict[str, Any]:
+    """What stands beside the server: {name: where it is reached, what it is made of}.
 
     A gateway that asks several boxes has "models" and "context" of its own.
     """
-    found = {one.door: one for one in standing_doors.wanted(box)}
+    found = {one.service: one for one in standing_services.wanted(box)}
     told = {
-        door.name: {
-            "title": door.title,
-            "unit": door.unit,
+        service.name: {
+            "title": service.title,
+            "unit": service.unit,
             "port": one.port,
             "url": one.url,
-            "ready": door.ready,
+            "ready": service.ready,
             "folder": one.venv.folder,
-            "root": door.root,
+            "root": service.root,
             "key_file": one.key_file,
         }
-        for door, one in found.items()
+        for service, one in found.items()
     }
     if box.fleet and GATEWAY in found:
         told[GATEWAY.name] |= fleet.offered(box.fleet)

@@ -113,9 +113,9 @@ def rules_of(box: Box) -> str | None:
     if not lan and settings.firewall_lan is None:
         return None
     wanted = Firewall(
-        doors=[one.port for one in asked(settings) if box.doors.of(one.door).on],
+        doors=[one.port for one in asked(settings) if box.doors.of(one.service).on],
         pages=monitor.pages(settings),
-        metrics=[one.port for one in watching.asked(settings) if box.watched.of(one.door).on],
+        metrics=[one.port for one in watching.asked(settings) if box.watched.of(one.service).on],
         closed=(settings.server_port,),
         lan=lan,
         monitors=firewall.networks(box.watched.readers),

@@ -9,7 +9,7 @@ from pyinfra import host, state
 
 from aibox.decide.foreign import Declared, Sorted, foreign_in, sort
 from aibox.decide.refusal import Refusal
-from tasks import drift_report, ledger, preflight, standing_doors, watching
+from tasks import drift_report, ledger, preflight, standing_services, watching
 from tasks.box import Box
 from tasks.facts import Probe
 from tasks.operations import say_refusal
@@ -47,7 +47,7 @@ def declared_of(box: Box) -> Declared:
     told = ledger.of(host)
     variables: dict[str, list[str]] = {unit: [] for unit in told.units}
     variables[box.unit] = list(box.serving.environment)
-    variables |= {one.door.unit: list(one.environment) for one in standing_doors.wanted(box)}
+    variables |= {one.service.unit: list(one.environment) for one in standing_services.wanted(box)}
     return Declared(
         files=list(told.files), groups=told.groups, users=list(told.users), variables=variables
     )

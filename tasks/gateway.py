@@ -15,7 +15,7 @@ from aibox.gateway import door as door_code
 from aibox.gateway import rotation as rotation_code
 from tasks import door_keys
 from tasks.box import Box
-from tasks.doors import Venv, Wanted, laid_out, lock_text, unit_text, withdrawn
+from tasks.services import Venv, Wanted, laid_out, lock_text, unit_text, withdrawn
 
 SIZE = 1_000_000_000  # 757 MB were measured, and its bytecode
 FETCH = 200_000_000
@@ -27,7 +27,7 @@ def running(box: Box) -> None:
     if box.doors.gateway.on:
         laid_out(wanted(box), box, keys=partial(keys_laid, box))
     else:
-        withdrawn(name="LiteLLM is not wanted", door=GATEWAY)
+        withdrawn(name="LiteLLM is not wanted", service=GATEWAY)
 
 
 def keys_laid(box: Box) -> None:
@@ -78,7 +78,7 @@ def wanted(box: Box) -> Wanted:
         exec_start=exec_start(command(box)),
     )
     return Wanted(
-        door=GATEWAY,
+        service=GATEWAY,
         port=settings.gateway_port,
         url=url,
         venv=venv(),

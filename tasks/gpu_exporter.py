@@ -9,7 +9,7 @@ from aibox.decide.monitoring import GPU_EXPORTER
 from aibox.decide.unit import exec_start
 from aibox.decide.wheels import locked_versions
 from tasks.box import Box
-from tasks.doors import Venv, Wanted, lock_text, unit_text
+from tasks.services import Venv, Wanted, lock_text, unit_text
 
 SIZE = 20_000_000
 FETCH = 1_000_000
@@ -44,7 +44,7 @@ def wanted(box: Box) -> Wanted:
         devices=DEVICES,
     )
     return Wanted(
-        door=GPU_EXPORTER,
+        service=GPU_EXPORTER,
         port=port,
         url=f"http://127.0.0.1:{port}",
         venv=venv(),

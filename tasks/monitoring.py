@@ -24,11 +24,11 @@ from aibox.decide.monitoring import (
 )
 from tasks import aibox_wheel, gpu_exporter
 from tasks.box import AIBOX, Box
-from tasks.doors import laid_out, withdrawn
 from tasks.drift_report import is_due
 from tasks.facts import Probe
 from tasks.operations import Commands, gone, laid_down, packages, starts_at_boot
 from tasks.package_units import files_gone, runs, stopped
+from tasks.services import laid_out, withdrawn
 
 FACTS_FILES = (FACTS_CONFIG, f"{SYSTEMD}/{FACTS_UNIT}", f"{SYSTEMD}/{FACTS_TIMER}")
 
@@ -44,7 +44,7 @@ def running(box: Box) -> None:
     if box.watched.gpu.on:
         laid_out(gpu_exporter.wanted(box), box)
     else:
-        withdrawn(name="The GPU exporter is not wanted", door=GPU_EXPORTER)
+        withdrawn(name="The GPU exporter is not wanted", service=GPU_EXPORTER)
 
 
 # --- the node exporter ---------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pyinfra import host
 from pyinfra.api import QuoteString, StringCommand, operation
 
-from aibox.decide import doors
+from aibox.decide import services
 from tasks.drift_report import because, is_due
 from tasks.facts import LaidFile, Probe
 from tasks.operations import Commands
@@ -24,7 +24,8 @@ def runs(unit: str, files: Sequence[str], url: str) -> Commands:
     """
     asked = {"unit": unit, "paths": list(files), "url": url}
     found = host.get_fact(Probe, "running_unit", json.dumps(asked))
-    if not is_due(host, doors.process_reasons(url, found), f"{unit} runs from what is laid down"):
+    reasons = services.process_reasons(url, found)
+    if not is_due(host, reasons, f"{unit} runs from what is laid down"):
         return
     quoted = QuoteString(unit)
     yield StringCommand(

@@ -35,7 +35,7 @@ from tasks import (
     monitor,
     page,
     preflight,
-    standing_doors,
+    standing_services,
     watching,
 )
 from tasks.box import AIBOX, STATE_FOLDER, Box
@@ -209,7 +209,7 @@ def fetched(box: Box, seen: Seen, due: Collection[str]) -> tuple[list[Fetch], Ra
     if any(name.startswith("Release | vLLM") for name in due):
         release = f"vLLM {box.release.release_id} and what it needs"
         found.append(Fetch(release, round(box.settings.release_fetch_gb * GB)))
-    for door, venv in standing_doors.venvs().items():
+    for door, venv in standing_services.venvs().items():
         if any(f"| Venv {venv.id} of {door.title}" in name for name in due):
             found.append(Fetch(f"{door.title} and what it needs", venv.fetch))
     weights, rate = missing_weights(box, sum(one.size or 0 for one in found))

@@ -40,7 +40,8 @@ from tasks import (
     drift_report,
     first_pin,
     fleet,
-    standing_doors,
+    services,
+    standing_services,
     watching,
 )
 from tasks.box import PROJECT, Box, Places
@@ -133,7 +134,7 @@ def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusa
     watched = watching.judged(settings, report)
     on = {door: standing.of(door).on for door in DOORS}
     on[monitoring.GPU_EXPORTER] = watched.gpu.on
-    needs = doors.needs(report, on, standing_doors.venvs())
+    needs = services.needs(report, on, standing_services.venvs())
     wanted = replace(wanted_from(settings, lock), doors=needs)
     wanted_driver = driver_wanted_from(settings, lock, report.os_id, report.os_version)
     evidence = evidence_of(wanted_driver.cuda)
@@ -185,7 +186,7 @@ def asked(settings: Settings, box: Places | None) -> dict[str, Any]:
         sizes[box.weights_folder] = [box.weights_folder, box.partial_weights_folder]
     if box:
         sizes[box.release_folder] = [f"{box.release_folder}/release.json"]
-    for venv in standing_doors.venvs().values():
+    for venv in standing_services.venvs().values():
         sizes[venv.folder] = [f"{venv.folder}/release.json"]
     folders = [settings.releases_folder, settings.models_folder, settings.cache_folder]
     roots = [door.root for door in (*DOORS, monitoring.GPU_EXPORTER)]

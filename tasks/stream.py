@@ -12,7 +12,7 @@ from aibox.decide.doors import STREAM
 from aibox.decide.unit import exec_start
 from tasks import aibox_wheel, door_keys
 from tasks.box import AIBOX_FOLDER, Box
-from tasks.doors import Venv, Wanted, laid_out, lock_text, unit_text, withdrawn
+from tasks.services import Venv, Wanted, laid_out, lock_text, unit_text, withdrawn
 
 SIZE = 120_000_000
 FETCH = 12_000_000
@@ -26,7 +26,7 @@ def running(box: Box) -> None:
     if box.doors.stream.on:
         laid_out(wanted(box), box, keys=door_keys.of_stream)
     else:
-        withdrawn(name="The stream filter is not wanted", door=STREAM)
+        withdrawn(name="The stream filter is not wanted", service=STREAM)
 
 
 @cache
@@ -54,7 +54,7 @@ def wanted(box: Box) -> Wanted:
         ),
     )
     return Wanted(
-        door=STREAM,
+        service=STREAM,
         port=settings.stream_port,
         url=f"http://{doors.reached_at(settings.doors_address)}:{settings.stream_port}",
         venv=venv(),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pyinfra import host, state
 from pyinfra.api import Host
 
-from aibox.decide import doors, monitoring
-from aibox.decide.doors import Asked
+from aibox.decide import monitoring
 from aibox.decide.inventory import MONITOR
 from aibox.decide.monitoring import DROP_IN, GPU_EXPORTER, NODE_EXPORTER, Monitor, Standing
 from aibox.decide.preflight import BoxReport
 from aibox.decide.refusal import Refusal
+from aibox.decide.services import Asked, judge
 from aibox.settings import Settings
 from tasks import inventory_names, invocation, ssh_names
 
@@ -70,7 +70,7 @@ def judged(settings: Settings, report: BoxReport) -> Standing:
     if not is_on(settings):
         return monitoring.OFF
     node, gpu = (
-        doors.judge(one, report.ports.get(one.port), report.units.get(unit))
+        judge(one, report.ports.get(one.port), report.units.get(unit))
         for one, unit in zip(asked(settings), UNITS, strict=True)
     )
     readers = monitoring.readers(settings.metrics_from, monitors_of_this_box())

@@ -1,13 +1,7 @@
-"""The doors, by which other machines reach the server: whether each stands, what it is told, and
-what makes it due.
-
-A door is on unless a program that is not ours holds its port: then it is left out, and the plan
-says so. One that was asked for is never left out without a word: the run is refused.
-"""
+"""The doors, by which other machines reach the server: which there are, and what each is told."""
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import json
 from collections.abc import Mapping, Sequence
@@ -15,62 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from aibox.decide.manifest import STATE_FOLDER
-from aibox.decide.preflight import PortOwner, port_remedy, shown_owner
-from aibox.decide.refusal import Refusal
-from aibox.decide.switching import AGAIN
+from aibox.decide.services import Asked, Service, Verdict, plan_row
 
 CONFIG_FOLDER = "/etc/aibox"
-RECORDS = f"{STATE_FOLDER}/doors"  # what of each door has passed its gate
-OURS, FOREIGN = "ours", "foreign"  # whose a unit file is
-
-
-@dataclass(frozen=True)
-class Door:
-    """name: also how the setting of its port begins. title: in words. root: the folder of its
-    venvs. ready: the path that answers 200 when it serves. files, keys: what is laid down for it
-    beside its unit. switch: the setting that turns it off, where that is not its name."""
-
-    name: str
-    title: str
-    unit: str
-    user: str
-    root: str
-    ready: str
-    files: tuple[str, ...]
-    keys: tuple[str, ...]
-    switch: str = ""
-
-    @property
-    def setting(self) -> str:
-        return self.switch or self.name
-
-    @property
-    def port_setting(self) -> str:
-        return f"{self.name.replace('-', '_')}_port"
-
-    @property
-    def unit_file(self) -> str:
-        return f"/etc/systemd/system/{self.unit}"
-
-    @property
-    def home(self) -> str:
-        return f"/var/lib/{self.user}"
-
-    @property
-    def folders(self) -> list[str]:
-        """What is made for it."""
-        return [self.root, self.home, *(path.rpartition("/")[0] for path in self.files)]
-
-    @property
-    def record(self) -> str:
-        return f"{RECORDS}/{self.name}.json"
-
-    @property
-    def failed(self) -> str:
-        """What of it has failed its gate last."""
-        return f"{RECORDS}/{self.name}.failed"
-
-
 STREAM_CONFIG = f"{CONFIG_FOLDER}/stream.json"
 STREAM_KEYS = f"{CONFIG_FOLDER}/stream-keys"
 GATEWAY_CONFIG = f"{CONFIG_FOLDER}/litellm/config.yaml"
@@ -82,7 +23,7 @@ ROTATION = f"{STATE_FOLDER}/rotation.json"  # which of them it asks no more
 MASTER_KEY = f"{CONFIG_FOLDER}/litellm-master-key"
 GATEWAY_KEYS = f"{CONFIG_FOLDER}/litellm-keys"
 
-STREAM = Door(
+STREAM = Service(
     name="stream",
     title="the stream filter",
     unit="vllm-stream.service",
@@ -92,7 +33,7 @@ STREAM = Door(
     files=(STREAM_CONFIG,),
     keys=(STREAM_KEYS,),
 )
-GATEWAY = Door(
+GATEWAY = Service(
     name="gateway",
     title="the gateway (LiteLLM)",
     unit="litellm.service",
@@ -109,49 +50,6 @@ DOORS = (STREAM, GATEWAY)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the settings say of a door. wish: None leaves it to what stands on its port."""
-
-    door: Door
-    wish: bool | None
-    port: int
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """left_out: why a door that nobody turned off does not stand, in words."""
-
-    on: bool
-    left_out: str | None = None
-    refusal: Refusal | None = None
-
-
-def judge(asked: Asked, owner: PortOwner | None, unit: str | None) -> Verdict:
-    """owner: who listens on its port now. unit: whose the file of its unit is, None without one."""
-    if asked.wish is False:
-        return Verdict(on=False)
-    door = asked.door
-    if unit == FOREIGN:
-        found = f"{door.unit} is a unit that no deploy has written"
-        remedy = f"rename yours, or set {door.setting} = False"
-        return _stranger(asked, None, found, remedy)
-    is_ours = owner is not None and owner.unit == door.unit and owner.manager == "system"
-    if owner is None or (is_ours and unit == OURS):
-        return Verdict(on=True)
-    found = f"port {asked.port} belongs to {shown_owner(owner)}"
-    remedy = f"{port_remedy(owner, asked.port, door.port_setting)}; or set {door.setting} = False"
-    return _stranger(asked, unit, found, remedy)
-
-
-def _stranger(asked: Asked, unit: str | None, found: str, remedy: str) -> Verdict:
-    """A door that stands already is not taken away because somebody has taken its port."""
-    if asked.wish is None and unit is None:
-        return Verdict(on=False, left_out=found)
-    expected = f"a free port, or {asked.door.unit} of a deploy on it, for {asked.door.title}"
-    return Verdict(on=False, refusal=Refusal(found, expected, remedy))
-
-
-@dataclass(frozen=True)
 class Standing:
     """Both doors as this run wants them. upstream: the base address that the gateway asks."""
 
@@ -159,7 +57,7 @@ class Standing:
     gateway: Verdict
     upstream: str
 
-    def of(self, door: Door) -> Verdict:
+    def of(self, door: Service) -> Verdict:
         return self.stream if door is STREAM else self.gateway
 
 
@@ -270,88 +168,9 @@ def litellm_config(
     return json.dumps(config, indent=1) + "\n"
 
 
-# --- what makes it due ---------------------------------------------------------------------------
-
-
-STARTING = "it is starting by itself; waiting for it"  # alone, no reason to start it anew
-
-
-def identity(files: Mapping[str, str]) -> str:
-    """The sum of everything that a door is made of but its keys: {path: text}."""
-    return hashlib.sha256(json.dumps(dict(files), sort_keys=True).encode()).hexdigest()
-
-
-def reasons(door: Door, files: Mapping[str, str], found: Mapping[str, Any]) -> list[str]:
-    """Why a door has to be switched. files: {path: text} as wanted. found: the probe's answer."""
-    return [
-        *(one for path, text in files.items() for one in _file_reasons(path, text, found["files"])),
-        *process_reasons(door.ready, found),
-        *([] if found["passed"] == identity(files) else ["this has not passed its gate yet"]),
-    ]
-
-
-def failed_before(
-    files: Mapping[str, str], found: Mapping[str, Any], setting: str
-) -> Refusal | None:
-    """Why a door that runs is not stopped again for what has failed its gate already.
-
-    Keys that were laid down since then may have been what it failed of.
-    """
-    failed = found["failed"] or {}
-    runs = found["unit"].get("ActiveState") == "active"
-    if not runs or failed.get("identity") != identity(files):
-        return None
-    keys = [path for path in found["changed"] if path not in files]
-    if any((found["changed"][path] or 0) > failed["when"] for path in keys):
-        return None
-    return Refusal(
-        f"this very door has failed its gate before: {failed['found']}",
-        "one that has not failed: the one before it goes on serving",
-        f"change the settings of {setting}, or mend the cause and try the same once more: {AGAIN}",
-    )
-
-
-def _file_reasons(path: str, text: str, there: Mapping[str, Any]) -> list[str]:
-    file = there.get(path)
-    if file is None:
-        return [f"{path} is not there as a file"]
-    found = [f"{path} has another content"] if file["text"] != text else []
-    owner = f"{file['owner']} {file['mode']}"
-    return found + ([f"{path} is {owner}, not root:root 644"] if owner != "root:root 644" else [])
-
-
-def process_reasons(ready: str, found: Mapping[str, Any]) -> list[str]:
-    """Why what runs is not what is laid down. ready: the path that is to answer 200."""
-    unit = found["unit"]
-    if unit.get("ActiveState") == "activating":
-        return [STARTING]
-    if unit.get("ActiveState") != "active" or found["started"] is None:
-        return [f"it does not run ({unit.get('ActiveState', 'unknown')})"]
-    if unit.get("NeedDaemonReload") == "yes":
-        return ["systemd has not read its unit, or a drop-in of it, as it is now"]
-    newer = [path for path, when in found["changed"].items() if when and when > found["started"]]
-    if newer:
-        return [f"it runs since before {path} was laid down" for path in newer]
-    if found["answers"] != 200:
-        return [f"{ready} answers {found['answers'] or 'nothing'}, not 200"]
-    return []
-
-
 # --- in words ------------------------------------------------------------------------------------
 
 
 def plan_rows(asked: Sequence[Asked], standing: Standing) -> list[str]:
     """What the plan says of the doors: those that stand, and why one does not."""
-    return [plan_row(one, standing.of(one.door)) for one in asked]
-
-
-def plan_row(asked: Asked, verdict: Verdict) -> str:
-    door = asked.door
-    if verdict.on:
-        return f"{door.title} on port {asked.port}"
-    if verdict.left_out:
-        return (
-            f"{door.title} is left out: {verdict.left_out} ({door.port_setting} takes another, "
-            f"{door.setting} = False says no)"
-        )
-    return f"{door.title} is turned off"
+    return [plan_row(one, standing.of(one.service)) for one in asked]

@@ -1,7 +1,7 @@
 """What a box shows to its monitor: which exporters stand, who may read them, what they run from.
 
 On where the inventory has a monitor, or where it was asked for. An exporter is left out, and the
-plan says so, where a program that is not ours holds its port, as a door is.
+plan says so, where a program that is not ours holds its port, as every service of ours is.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aibox.decide.doors import CONFIG_FOLDER, Asked, Door, Verdict, plan_row
+from aibox.decide.doors import CONFIG_FOLDER
 from aibox.decide.refusal import Refusal
+from aibox.decide.services import Asked, Service, Verdict, plan_row
 
 FIRST_LINE = "# Laid down by the deploy: change the settings, not this file.\n"
 NODE_PACKAGE = "prometheus-node-exporter"
@@ -28,7 +29,7 @@ FACTS_UNIT = "aibox-facts.service"
 FACTS_TIMER = "aibox-facts.timer"
 SYSTEMD = "/etc/systemd/system"
 
-NODE_EXPORTER = Door(
+NODE_EXPORTER = Service(
     name="node-exporter",
     title="the node exporter",
     unit=NODE_UNIT,
@@ -39,7 +40,7 @@ NODE_EXPORTER = Door(
     keys=(),
     switch="monitoring",
 )
-GPU_EXPORTER = Door(
+GPU_EXPORTER = Service(
     name="gpu-exporter",
     title="the GPU exporter (nvitop)",
     unit="aibox-gpu-exporter.service",
@@ -71,7 +72,7 @@ class Standing:
     gpu: Verdict
     readers: tuple[str, ...]
 
-    def of(self, exporter: Door) -> Verdict:
+    def of(self, exporter: Service) -> Verdict:
         return self.node if exporter is NODE_EXPORTER else self.gpu
 
     @property
@@ -143,7 +144,7 @@ def plan_rows(asked: Sequence[Asked], standing: Standing) -> list[str]:
     if not standing.on:
         return []
     who = f"for {', '.join(standing.readers)}" if standing.readers else "for this box only"
-    rows = [plan_row(one, standing.of(one.door)) for one in asked]
+    rows = [plan_row(one, standing.of(one.service)) for one in asked]
     unseen = [] if standing.node.on else [WITHOUT_NODE_EXPORTER]
     return [*rows, *unseen, f"metrics are {who}"]
 

@@ -29,11 +29,11 @@ APT_FILES = (
     driver_sources.PREFERENCES,
     driver_sources.UNATTENDED,
 )
-DOORS = (*doors.DOORS, monitoring.GPU_EXPORTER)
+SERVICES = (*doors.DOORS, monitoring.GPU_EXPORTER)
 DOOR_FILES = tuple(
     path
-    for door in DOORS
-    for path in (*door.files, *door.keys, f"{door.root}/current", f"{door.root}/.current.new")
+    for one in SERVICES
+    for path in (*one.files, *one.keys, f"{one.root}/current", f"{one.root}/.current.new")
 )
 WATCH_FILES = (*monitoring.FILES, *watcher.FILES)
 # Folders of ours in those of packages.
@@ -48,7 +48,7 @@ _RUN_BY_US = re.compile(
 )
 OWN_UNITS = (
     *(driver_sources.POWER_UNIT, monitoring.FACTS_TIMER),
-    *(door.unit for door in DOORS),
+    *(one.unit for one in SERVICES),
 )
 BOOT_FILES = (driver_sources.MODPROBE, driver_sources.MODULES_LOAD)
 WHAT_IT_DOES = {
@@ -156,10 +156,10 @@ def question(
         models.append(_parent(_parent(deployed["weights"]["folder"])))
     units = units_of(records, places)
     caches = [*_values("cache_folder", brought, places), *own_folders(units)]
-    homes = [door.home for door in DOORS]
+    homes = [one.home for one in SERVICES]
     made = [path for path, was_there in brought.get("folders", {}).items() if not was_there]
     known = [*APT_FILES, *BOOT_FILES, POWER_FILE, apt.CONF, *DOOR_FILES, *WATCH_FILES]
-    releases += [door.root for door in DOORS if door.root in made]
+    releases += [one.root for one in SERVICES if one.root in made]
     return {
         "units": units,
         "others": sorted(set(brought.get("enabled", [])) - {*units, *OWN_UNITS}),

@@ -10,9 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aibox.decide.doors import CONFIG_FOLDER, OURS
+from aibox.decide.doors import CONFIG_FOLDER
 from aibox.decide.monitoring import FIRST_LINE, SYSTEMD
 from aibox.decide.preflight import PortOwner, shown_owner
+from aibox.decide.services import OURS
 
 PROMETHEUS, PROMETHEUS_UNIT, PROMETHEUS_PORT = "prometheus", "prometheus.service", 9090
 PROMETHEUS_DROP_IN = f"{PROMETHEUS_UNIT}.d/aibox.conf"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from aibox.decide import doors
-from aibox.decide.doors import Standing, Verdict
+from aibox.decide.doors import Standing
+from aibox.decide.services import Verdict
 from tasks import door_keys
 from tasks.given_secrets import SecretError
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from aibox.decide import doors
-from aibox.decide.doors import FOREIGN, GATEWAY, OURS, STREAM, Asked, Standing, Verdict
+from aibox.decide import doors, services
+from aibox.decide.doors import GATEWAY, STREAM, Standing
 from aibox.decide.preflight import PortOwner
+from aibox.decide.services import FOREIGN, OURS, Asked, Verdict
 from aibox.decide.wheels import locked_versions
 from aibox.gateway import door as code
 from aibox.settings import SettingsError
@@ -54,15 +55,15 @@ OF_A_USER = PortOwner(9, "litellm", "litellm.service", manager="user", user="al"
 def test_a_door_stands_unless_a_stranger_is_there(
     wish: bool | None, owner: PortOwner | None, unit: str | None, expected: str
 ) -> None:
-    verdict = doors.judge(Asked(GATEWAY, wish, 4001), owner, unit)
+    verdict = services.judge(Asked(GATEWAY, wish, 4001), owner, unit)
     said = "on" if verdict.on else "refused" if verdict.refusal else "off"
     assert ("left out" if verdict.left_out else said) == expected
 
 
 def test_who_holds_the_port_is_named() -> None:
-    left_out = doors.judge(Asked(GATEWAY, None, 4001), NGINX, None)
+    left_out = services.judge(Asked(GATEWAY, None, 4001), NGINX, None)
     assert left_out.left_out == "port 4001 belongs to nginx (pid 9, unit nginx.service)"
-    refusal = doors.judge(Asked(STREAM, True, 4000), NGINX, None).refusal
+    refusal = services.judge(Asked(STREAM, True, 4000), NGINX, None).refusal
     assert refusal is not None
     assert "port 4000 belongs to nginx" in refusal.found
     assert "systemctl disable --now nginx.service" in refusal.remedy
@@ -134,7 +135,7 @@ def found(**changes: Any) -> dict[str, Any]:
         "answers": 200,
         "files": {"/etc/a": {"text": "text\n", "owner": "root:root", "mode": "644"}},
         "changed": {"/etc/a": 90.0, "/etc/key": 91.0, "/etc/none": None},
-        "passed": doors.identity(FILES),
+        "passed": services.identity(FILES),
         "failed": None,
         **changes,
     }
@@ -170,12 +171,12 @@ def file(**changes: str) -> dict[str, Any]:
     ],
 )
 def test_what_makes_a_door_due(there: dict[str, Any], said: str | None) -> None:
-    assert doors.reasons(GATEWAY, FILES, there) == ([said] if said else [])
+    assert services.reasons(GATEWAY, FILES, there) == ([said] if said else [])
 
 
 def failure(**changes: Any) -> dict[str, Any]:
     """What was written down of FILES when they failed their gate."""
-    return {"identity": doors.identity(FILES), "found": "x", "when": 95.0, **changes}
+    return {"identity": services.identity(FILES), "found": "x", "when": 95.0, **changes}
 
 
 @pytest.mark.parametrize(
@@ -193,7 +194,7 @@ def failure(**changes: Any) -> dict[str, Any]:
 def test_a_door_that_serves_is_not_stopped_for_what_has_failed(
     there: dict[str, Any], refused: bool
 ) -> None:
-    refusal = doors.failed_before(FILES, there, "gateway")
+    refusal = services.failed_before(FILES, there, "gateway")
     assert (refusal is not None) is refused
     if refusal is not None:
         assert "retry_failed=true" in refusal.remedy

@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from aibox.decide import doors, fleet
-from aibox.decide.doors import Standing, Verdict
+from aibox.decide.doors import Standing
 from aibox.decide.fleet import Fleet, Member, Other
+from aibox.decide.services import Verdict
 
 OWN = Member("a", ("coder", "qwen"), "http://127.0.0.1:4000", 4096, keyed=True)
 OTHER = Other("b", ("coder",), "192.168.1.21", 4000, 4096, stream=True, listens="0.0.0.0")

@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from aibox.box import facts, probe
-from aibox.decide import doors, monitoring, scraping, watcher
-from aibox.decide.doors import FOREIGN, OURS, Asked, Verdict
+from aibox.decide import monitoring, scraping, services, watcher
 from aibox.decide.driver import DriverWanted
 from aibox.decide.monitoring import GPU_EXPORTER, NODE_EXPORTER, Monitor, Standing
 from aibox.decide.preflight import PortOwner
 from aibox.decide.scraping import HERE, Seen
+from aibox.decide.services import FOREIGN, OURS, Asked, Verdict
 from aibox.decide.watcher import Found
 from aibox.settings import SettingsError
 from tests.unit.conftest import ROOT, Load
@@ -81,7 +81,7 @@ def test_the_node_exporter_listens_for_readers_only(
 
 def test_the_plan_names_exporters_and_who_may_read() -> None:
     asked = [Asked(NODE_EXPORTER, None, 9100), Asked(GPU_EXPORTER, None, 9835)]
-    left_out = doors.judge(asked[0], NGINX, None)
+    left_out = services.judge(asked[0], NGINX, None)
     rows = monitoring.plan_rows(asked, Standing(True, left_out, ON, ("10.0.0.0/8",)))
     assert rows == [
         "the node exporter is left out: port 9100 belongs to nginx (pid 9, unit nginx.service) "

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from aibox.decide.doors import GATEWAY, STREAM, Door
+from aibox.decide.doors import GATEWAY, STREAM
 from aibox.decide.monitoring import GPU_EXPORTER
+from aibox.decide.services import Service
 from tasks import gateway, gpu_exporter, stream
 from tasks.box import Box
-from tasks.doors import Venv, Wanted
+from tasks.services import Venv, Wanted
 
 
-def venvs() -> dict[Door, Venv]:
-    return {**venvs_of_doors(), GPU_EXPORTER: gpu_exporter.venv()}
-
-
-def venvs_of_doors() -> dict[Door, Venv]:
-    return {STREAM: stream.venv(), GATEWAY: gateway.venv()}
+def venvs() -> dict[Service, Venv]:
+    return {
+        STREAM: stream.venv(),
+        GATEWAY: gateway.venv(),
+        GPU_EXPORTER: gpu_exporter.venv(),
+    }
 
 
 def wanted(box: Box) -> list[Wanted]:
