@@ -24,14 +24,7 @@ def command_of(running: Sequence[str], texts: Sequence[str]) -> list[str]:
 
 def commands_in(texts: Sequence[str]) -> Iterator[list[str]]:
     """The unit's own command lines, the last one first, each with those of its script."""
-    starts = [
-        value.lstrip("@-:+!|")
-        for text in texts
-        for name, value in launch.settings(text)
-        if name == "ExecStart" and value
-    ]
-    for value in reversed(starts):
-        words = launch.in_words(value)
+    for words in reversed(launch.starts(texts)):
         yield words
         for word in words:
             yield from lines_of(Path(word))

@@ -50,7 +50,7 @@ def changes(theirs: Server, ours: Ours) -> list[str]:
 
 def _lost_variables(theirs: Server, ours: Ours) -> list[str]:
     """Which of their variables go, and the line that keeps those that are no secrets."""
-    set_there = launch.environment(*theirs.texts)
+    set_there = launch.environment(theirs.texts)
     lost = {name: set_there[name] for name in sorted(set_there.keys() - ours.environment.keys())}
     if not lost:
         return []

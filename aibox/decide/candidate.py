@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +18,7 @@ from aibox.decide.fault_about import About
 from aibox.decide.figures import MIB
 from aibox.decide.fitting import DRIVERS_OWN_BYTES
 from aibox.decide.head import Head, judge_head
+from aibox.decide.launch import assignments, settings
 from aibox.decide.manifest import AIBOX
 from aibox.decide.refusal import Refusal
 from aibox.decide.spread import TENSOR, Spread, chosen, pinned_by, readable_spread
@@ -463,7 +463,7 @@ READ_FROM = ("EnvironmentFile", "PassEnvironment", "UnsetEnvironment")
 def drop_ins(evidence: Evidence, spec: Spec) -> Iterator[Refusal]:
     """Files of somebody else that replace what the unit says."""
     for path, text in evidence.drop_ins.items():
-        keys = [key for key, value in settings_in(str(text)) if replaces(key, value, spec)]
+        keys = [key for key, value in settings(str(text)) if replaces(key, value, spec)]
         if keys and not str(text).startswith(OURS):
             what = ", ".join(dict.fromkeys(keys))
             yield Refusal(
@@ -492,7 +492,7 @@ def added(evidence: Evidence, spec: Spec) -> dict[str, list[str]]:
     for path, text in evidence.drop_ins.items():
         if str(text).startswith(OURS):
             continue
-        for key, value in settings_in(str(text)):
+        for key, value in settings(str(text)):
             if key in READ_FROM:
                 found.setdefault(str(path), []).append(f"{key}={value}")
             elif key == "Environment":
@@ -505,32 +505,11 @@ def changed_beside(evidence: Evidence) -> dict[str, list[str]]:
     """{path: settings} that a drop-in changes, and that are neither refused nor environment."""
     told = {*REPLACED, *READ_FROM, "Environment"}
     found = {
-        str(path): dict.fromkeys(key for key, _ in settings_in(str(text)) if key not in told)
+        str(path): dict.fromkeys(key for key, _ in settings(str(text)) if key not in told)
         for path, text in evidence.drop_ins.items()
         if not str(text).startswith(OURS)
     }
     return {path: list(keys) for path, keys in found.items() if keys}
-
-
-def settings_in(text: str) -> list[tuple[str, str]]:
-    """(key, value) of a drop-in's [Service] section, continued lines joined."""
-    section, found = "", []
-    for line in re.sub(r"\\\r?\n", " ", text).splitlines():
-        bare = line.strip()
-        if bare.startswith("["):
-            section = bare
-        elif section == "[Service]" and "=" in bare and bare[0] not in "#;":
-            key, _, value = bare.partition("=")
-            found.append((key.strip(), value.strip()))
-    return found
-
-
-def assignments(value: str) -> list[tuple[str, str]]:
-    try:
-        words = shlex.split(value)
-    except ValueError:
-        words = value.split()
-    return [(name, text) for name, _, text in (word.partition("=") for word in words)]
 
 
 # --- odd evidence ------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -99,21 +99,22 @@ def launch(words: Sequence[str]) -> Launch:
     return Launch(model, tuple(tuple(flag) for flag in own))
 
 
-def in_words(text: str) -> list[str]:
-    """A line of a shell or of a unit in words; as good as can be where its quotes do not close."""
-    try:
-        return shlex.split(text)
-    except ValueError:
-        return text.split()
+# --- unit files, whoever has written them; what can't be read is left out ------------------------
+
+CONTINUED = re.compile(r"\\\r?\n(?:[ \t]*[#;].*\n)*")  # comments between are passed over
+PREFIXES = "@-:+!|"  # of a command line, systemd.service(5)
 
 
-# --- unit files ----------------------------------------------------------------------------------
+def of_unit(*texts: str) -> Launch | None:
+    """The server that a unit starts. texts: its file, then its drop-ins."""
+    found = [launched(words) for words in starts(texts)]
+    return next((one for one in reversed(found) if one is not None), None)
 
 
 def settings(unit: str) -> list[tuple[str, str]]:
-    """(name, value) of each line of a unit's [Service]; continued lines are one."""
+    """(name, value) of each line of [Service]; continued lines are one."""
     section, found = "", []
-    for line in re.sub(r"\\\n(?:[ \t]*[#;].*\n)*", " ", unit).splitlines():
+    for line in CONTINUED.sub(" ", unit).splitlines():
         stripped = line.strip()
         if stripped.startswith("["):
             section = stripped
@@ -123,19 +124,27 @@ def settings(unit: str) -> list[tuple[str, str]]:
     return found
 
 
-def of_unit(*texts: str) -> Launch | None:
-    """The server that a unit starts. texts: its file, then its drop-ins."""
-    starts = [value for text in texts for name, value in settings(text) if name == "ExecStart"]
-    found = [launched(in_words(value.lstrip("@-:+!|"))) for value in starts if value]
-    return next((one for one in reversed(found) if one is not None), None)
+def starts(texts: Iterable[str]) -> list[list[str]]:
+    """The words of each ExecStart. texts: a unit's file, then its drop-ins."""
+    given = (value for text in texts for name, value in settings(text) if name == "ExecStart")
+    return [in_words(value.lstrip(PREFIXES)) for value in given if value]
 
 
-def environment(*texts: str) -> dict[str, str]:
-    """The variables that a unit and its drop-ins set by themselves; a last one wins."""
-    found: dict[str, str] = {}
-    for text in texts:
-        for name, value in settings(text):
-            if name == "Environment":
-                pairs = (word.partition("=") for word in in_words(value))
-                found |= {key: text for key, equals, text in pairs if equals}
-    return found
+def environment(texts: Iterable[str]) -> dict[str, str]:
+    """The variables that these set by themselves; a last one wins."""
+    given = (value for text in texts for name, value in settings(text) if name == "Environment")
+    return dict(pair for value in given for pair in assignments(value))
+
+
+def assignments(value: str) -> list[tuple[str, str]]:
+    """(name, text) of each variable in an Environment=."""
+    words = (word.partition("=") for word in in_words(value))
+    return [(name, text) for name, equals, text in words if equals]
+
+
+def in_words(line: str) -> list[str]:
+    """A line of a shell or of a unit in words; as good as can be where its quotes do not close."""
+    try:
+        return shlex.split(line)
+    except ValueError:
+        return line.split()

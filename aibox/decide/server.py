@@ -11,6 +11,7 @@ from typing import Any
 
 from aibox.decide.candidate import failure_of, is_passing
 from aibox.decide.history import BY_ROLLBACK
+from aibox.decide.launch import settings
 from aibox.decide.manifest import AIBOX
 from aibox.decide.secrecy import without_secrets
 from aibox.decide.switching import AGAIN
@@ -140,7 +141,7 @@ def switching(
     reasons = [] if edited_only else reasons
     restart = bool(reasons)
     if not restart and not edited_only and runs_from["sha256"] != sum_wanted:
-        restart = service_settings(installed or "") != service_settings(text)
+        restart = settings(installed or "") != settings(text)
     if installed != text:
         reasons.append("its unit file is not the wanted one")
     elif runs_from["path"] != state["installed"]["path"]:
@@ -171,17 +172,6 @@ def refused_by_a_deploy(state: Mapping[str, Any] | None, text: str) -> str | Non
 def with_a_file(state: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """The same server, had its unit's file not been taken away."""
     return state and {**state, "file": {"changed": 0.0}}
-
-
-def service_settings(unit: str) -> list[str]:
-    """The lines of a unit's [Service] that a process is started with: no comments, no blanks."""
-    section, found = "", []
-    for line in unit.splitlines():
-        if line.startswith("["):
-            section = line.strip()
-        elif section == "[Service]" and line.strip() and not line.startswith(("#", ";")):
-            found.append(line.strip())
-    return found
 
 
 def is_starting(state: Mapping[str, Any] | None) -> bool:

@@ -99,9 +99,17 @@ def test_a_drop_ins_start_wins() -> None:
 
 
 def test_the_last_value_of_a_variable_counts() -> None:
-    assert launch.environment(UNIT) == {"HF_HOME": "/other", "TWO": "a b"}
+    assert launch.environment([UNIT]) == {"HF_HOME": "/other", "TWO": "a b"}
 
 
 @pytest.mark.parametrize("text", ["", "[Service]\nExecStart=/bin/sh -c 'open", "\\\n", "x" * 5000])
 def test_odd_units_start_nothing(text: str) -> None:
     assert launch.of_unit(text) is None
+
+
+def test_what_a_unit_sets_is_read_over_lines_of_any_system_and_comments() -> None:
+    text = "[Service]\r\nEnvironment=A=1 \\\r\n  B=2 bare\r\n#Nice=1\r\n[Install]\r\nNice=2\r\n"
+    assert launch.settings(text) == [("Environment", "A=1    B=2 bare")]
+    assert launch.environment([text]) == {"A": "1", "B": "2"}
+    commented = "[Service]\nExecStart=/bin/x \\\n# --a\n  --b\n"
+    assert launch.starts([commented]) == [["/bin/x", "--b"]]
