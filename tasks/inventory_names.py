@@ -8,7 +8,6 @@ from pyinfra.api import Inventory
 
 from aibox.decide import inventory as deciding
 from aibox.decide.inventory import Named
-from tasks import ssh_names
 
 
 def of(inventory: Inventory, said: str) -> Named:
@@ -18,7 +17,6 @@ def of(inventory: Inventory, said: str) -> Named:
         groups={name: [one.name for one in held] for name, held in inventory.groups.items()},
         of_all=of_all(said),
         no_lists=deciding.no_lists(written(said)),
-        known=[one.name for one in inventory if ssh_names.is_known(one)],
     )
 
 

@@ -28,12 +28,6 @@ def doubt_of(one: Host) -> str | None:
     return f"your ssh configuration alone says that it is {told}: set box_address"
 
 
-def is_known(one: Host) -> bool:
-    """Whether more is said of it than its name."""
-    asked = asked_for(one)
-    return asked != one.name or is_address(asked) or told_of(one) is not None
-
-
 def asked_for(one: Host) -> str:
     return str(one.data.get("ssh_hostname") or one.name)
 

@@ -81,7 +81,9 @@ def refusals(settings: Settings, standing: Standing) -> list[Refusal]:
     if not standing.on:
         return []
     around = monitors_of_this_box()
-    unknown = monitoring.unknown_monitor(settings.metrics_from, around)
+    unknown = monitoring.unknown_monitor(
+        settings.metrics_from, around, [one.name for one in boxes()]
+    )
     hidden = monitoring.unknown_box(address_of(host), around)
     found = [standing.node.refusal, standing.gpu.refusal, unknown, hidden]
     return [one for one in found if one]

@@ -4,12 +4,10 @@ be a box."""
 from __future__ import annotations
 
 import ast
-import difflib
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from aibox.decide.nearest import did_you_mean
+from aibox.decide.nearest import did_you_mean, nearest
 from aibox.decide.refusal import Refusal
 
 SITE, MONITOR, GATEWAYS = "site", "monitor", "gateways"
@@ -20,17 +18,16 @@ OURS = (SITE, MONITOR, GATEWAYS)
 class Named:
     """every: the hosts. groups: {name: its hosts}. of_all: names of groups that hold every host
     without saying anything of them. no_lists: {name: what stands there instead of a list}, as
-    Python. known: hosts of which more is known than their name, as an address."""
+    Python."""
 
     every: Sequence[str]
     groups: Mapping[str, Sequence[str]]
     of_all: Collection[str] = ()
     no_lists: Mapping[str, str] = field(default_factory=dict)
-    known: Collection[str] = ()
 
-    def says_where(self, host: str, beside: Collection[str]) -> bool:
-        """Whether a host is in a group that says what it is, beside these."""
-        others = {*self.groups} - {*beside, *self.of_all}
+    def is_box(self, host: str) -> bool:
+        """Whether a host is in a group that says what it is, beside ours of other things."""
+        others = {*self.groups} - {MONITOR, GATEWAYS, *self.of_all}
         return any(host in self.groups[name] for name in others)
 
 
@@ -46,15 +43,10 @@ def faults(named: Named) -> Iterator[Refusal]:
         if meant not in (None, name):
             yield misspelt(name, str(meant))
     yield from (box_and_group(one) for one in named.every if {*named.groups.get(one, ())} - {one})
-    boxes = [one for one in named.every if named.says_where(one, (MONITOR, GATEWAYS))]
+    boxes = [one for one in named.every if named.is_box(one)]
     for one in named.groups.get(GATEWAYS, ()):
         if one not in boxes:
             yield no_box(one, boxes)
-    alone = [one for one in named.groups.get(MONITOR, ()) if not named.says_where(one, (MONITOR,))]
-    for one in alone:
-        meant = None if one in named.known else next((box for box in boxes if slip(one, box)), None)
-        if meant:
-            yield misspelt_monitor(one, meant)
 
 
 # --- what was probably meant ---------------------------------------------------------------------
@@ -64,27 +56,7 @@ def ours_for(name: str) -> str | None:
     """The group of ours that is meant; None for a person's own, as `site2` and `kitchen` are."""
     if name in OURS:
         return name
-    if not name.isalpha():
-        return None
-    lowered = name.lower()
-    close = difflib.get_close_matches(lowered, OURS, n=1, cutoff=0.8)
-    return next(iter(close), None) or next((one for one in OURS if slip(lowered, one)), None)
-
-
-def slip(name: str, other: str) -> bool:
-    """Whether one is the other with a letter too many, or with two that changed places.
-
-    Digits count as meant: `box-2` is no slip for `box`.
-    """
-    if name == other or re.sub(r"\d", "", name) == re.sub(r"\d", "", other):
-        return False
-    short, long = sorted((name, other), key=len)
-    if len(short) == len(long):
-        differ = [at for at, pair in enumerate(zip(name, other, strict=True)) if len({*pair}) > 1]
-        return len(differ) == 2 and [name[at] for at in differ] == [
-            other[at] for at in differ[::-1]
-        ]
-    return short in (long[:at] + long[at + 1 :] for at in range(len(long)))
+    return nearest(name.lower(), OURS, alike=0.75) if name.isalpha() else None
 
 
 def no_lists(text: str) -> dict[str, str]:
@@ -148,12 +120,4 @@ def no_box(name: str, boxes: Iterable[str]) -> Refusal:
         f"{name} is in the group `{GATEWAYS}`, and in no group of boxes{did_you_mean(name, boxes)}",
         "gateways that are boxes themselves",
         f"name it in `{SITE}` too, or take it out of `{GATEWAYS}` in the inventory",
-    )
-
-
-def misspelt_monitor(name: str, meant: str) -> Refusal:
-    return Refusal(
-        f"{name} is in the group `{MONITOR}` and nowhere else; did you mean {meant}?",
-        "a box, or a host whose address is known",
-        f'write {meant}; if {name} is another host: ("{name}", {{"ssh_hostname": "192.168.1.7"}})',
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aibox.decide.doors import CONFIG_FOLDER
+from aibox.decide.nearest import did_you_mean
 from aibox.decide.refusal import Refusal
 from aibox.decide.services import Asked, Service, Verdict, plan_row
 
@@ -108,14 +109,20 @@ def address_of(name: str) -> str | None:
     return None if address.is_loopback else str(ipaddress.ip_network(address))
 
 
-def unknown_monitor(said: Sequence[str], monitors: Sequence[Monitor]) -> Refusal | None:
-    """A monitor that could read nothing here: nobody told its address."""
+def unknown_monitor(
+    said: Sequence[str], monitors: Sequence[Monitor], boxes: Sequence[str]
+) -> Refusal | None:
+    """A monitor that could read nothing here: nobody told its address.
+
+    said: metrics_from. boxes: the names that may have been meant.
+    """
     others = [one for one in monitors if not one.itself]
     unknown = [one.name for one in others if address_of(one.address) is None]
     if said or not unknown:
         return None
     return Refusal(
-        f"the monitor {unknown[0]} is known by a name only, and metrics_from is empty",
+        f"the monitor {unknown[0]} is known by a name only, and metrics_from is empty"
+        f"{did_you_mean(unknown[0], boxes)}",
         "the address from which it reads the box's metrics",
         'set metrics_from = ["192.168.1.7"], with the address that the monitor has for the box; '
         "or monitoring = False",

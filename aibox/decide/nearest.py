@@ -4,8 +4,9 @@ import difflib
 from collections.abc import Iterable
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+def nearest(name: str, known: Iterable[str], *, alike: float = 0.6) -> str | None:
+    """alike: 0 takes any, 1 the same alone."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=alike)
     return close[0] if close else None
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyinfra.api import Host, Inventory
 
 from tasks import watching
-from tasks.ssh_names import address_of, doubt_of, is_known
+from tasks.ssh_names import address_of, doubt_of
 
 CONFIG = """
 Host one
@@ -38,24 +38,23 @@ def made(name: str, config: Path, **data: Any) -> Host:
 
 
 @pytest.mark.parametrize(
-    ("name", "address", "doubted", "known"),
+    ("name", "address", "doubted"),
     [
-        ("one", "192.168.1.11", False, True),
-        ("two", "two", True, True),
-        ("near", "near", True, True),
-        ("same", "same", False, False),
-        ("three", "three", False, False),
-        ("192.168.1.12", "192.168.1.12", False, True),
-        ("@local", "@local", False, False),
+        ("one", "192.168.1.11", False),
+        ("two", "two", True),
+        ("near", "near", True),
+        ("same", "same", False),
+        ("three", "three", False),
+        ("192.168.1.12", "192.168.1.12", False),
+        ("@local", "@local", False),
     ],
 )
 def test_an_alias_stands_for_its_address_and_no_other_name(
-    config: Path, name: str, address: str, *, doubted: bool, known: bool
+    config: Path, name: str, address: str, *, doubted: bool
 ) -> None:
     host = made(name, config)
     assert address_of(host) == address
     assert ("set box_address" in (doubt_of(host) or "")) == doubted
-    assert is_known(host) == known
 
 
 def test_what_the_settings_say_goes_first(config: Path) -> None:

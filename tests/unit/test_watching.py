@@ -52,10 +52,15 @@ def test_a_monitor_may_read_where_its_address_is_known(
     said: list[str], monitors: list[Monitor], readers: tuple[str, ...], is_refused: bool
 ) -> None:
     assert monitoring.readers(said, monitors) == readers
-    refusal = monitoring.unknown_monitor(said, monitors)
+    refusal = monitoring.unknown_monitor(said, monitors, [])
     assert (refusal is not None) == is_refused
     if refusal:
         assert "metrics_from" in refusal.remedy
+
+
+def test_a_monitor_that_nobody_knows_may_be_a_box_written_wrong() -> None:
+    refusal = monitoring.unknown_monitor([], [Monitor("oen", "oen", itself=False)], ["one", "two"])
+    assert refusal is not None and "did you mean one?" in refusal.found
 
 
 @pytest.mark.parametrize(
