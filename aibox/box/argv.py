@@ -7,7 +7,8 @@ on before vLLM is read. Standard output: one line of JSON,
      "resolved": {what the parser made of some flags}}
 
 with every fault of the line at once, or {"error": text} where vLLM could not be asked. A flag is
-named without its dashes; null where a fault belongs to none. Standard library and vllm only.
+named without its dashes; null where a fault belongs to none. Standard library and vllm only:
+nothing of aibox is on that python's path.
 """
 
 from __future__ import annotations

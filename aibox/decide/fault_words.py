@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import TypeAlias
 from aibox.decide import memory_account
 from aibox.decide.fault_about import SITE, About
 from aibox.decide.fault_lines import Line
+from aibox.decide.nearest import nearest
 
 Groups: TypeAlias = Mapping[str, str]
 Told: TypeAlias = tuple[str, str]  # found, remedy
@@ -295,8 +295,8 @@ def told_name(flag: str, what: str) -> Callable[[Groups, Facts], Told]:
     def tell(groups: Groups, facts: Facts) -> Told:
         wrong, known = groups["name"], re.findall(r"[\w.+-]+", groups.get("known", ""))
         folded = {name.lower(): name for name in known}
-        close = difflib.get_close_matches(wrong.lower(), folded, n=1, cutoff=0.5)
-        to = f"{folded[close[0]]} (the nearest that exists)" if close else "one that exists"
+        close = nearest(wrong.lower(), folded, alike=0.5)
+        to = f"{folded[close]} (the nearest that exists)" if close else "one that exists"
         listed = f": {', '.join(known)}" if known and not close else ""
         return f"there is no {what} {wrong!r}", facts.about.setting(flag, to) + listed
 
