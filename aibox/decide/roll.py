@@ -270,11 +270,8 @@ def refusal_of_a_turn(
         if one.boxes is None:
             return silent(one)
     if turn.what != FINISH and not is_healthy(turn.box, gateways):
-        return Refusal(
-            f"{turn.box} has become ill: {why_not_healthy(turn.box, gateways)}",
-            "a box that serves when its turn comes",
-            f"mend it, then run the roll again: {ROLL}",
-        )
+        ill = f"{turn.box} has become ill: {why_not_healthy(turn.box, gateways)}"
+        return once_mended(ill, "a box that serves when its turn comes")
     return None if interrupt else serves_alone(turn.box, gateways, turn.wanted)
 
 
@@ -349,50 +346,42 @@ def still_at_work(found: Mapping[str, Any] | None) -> str | None:
     return f"{', '.join(found['jobs'])} is still at work there" if found["jobs"] else None
 
 
+def once_mended(found: str, expected: str, mend: str = "mend it", box: str = "") -> Refusal:
+    """What ends a roll in its middle. mend: what comes first. box: what the next one begins with,
+    where that is known."""
+    begins = f", which begins with {box}" if box else ""
+    return Refusal(found, expected, f"{mend}, then run the roll again{begins}: {ROLL}")
+
+
 def not_reached(box: str) -> Refusal:
-    return Refusal(
-        f"{box} was not reached, or does not answer",
-        "a box that says whether a deploy is at work there, before it is taken out",
-        f"mend it, then run the roll again: {ROLL}",
-    )
+    expected = "a box that says whether a deploy is at work there, before it is taken out"
+    return once_mended(f"{box} was not reached, or does not answer", expected)
 
 
 def failed_but_serves(box: str, by_hand: Mapping[str, str]) -> Refusal:
     """by_hand: see by_hand_at."""
     asked = f"stays out there: {taken_by_a_hand(by_hand)}" if by_hand else "is asked again"
-    return Refusal(
-        f"the deploy to {box} failed, see above; {box} serves what it served before and {asked}",
-        "a deploy that comes to its end",
-        f"mend what is said above, then run the roll again: {ROLL}",
-    )
+    found = f"the deploy to {box} failed, see above; {box} serves what it served before and {asked}"
+    return once_mended(found, "a deploy that comes to its end", "mend what is said above")
 
 
 def failed(box: str, why: str) -> Refusal:
     """why: how its gateways find it, or what is at work there."""
-    return Refusal(
-        f"the deploy to {box} failed, see above, and {why}",
-        "a box that serves after it, and that nothing works on any more",
-        f"mend it, then run the roll again, which begins with {box}: {ROLL}",
-    )
+    expected = "a box that serves after it, and that nothing works on any more"
+    return once_mended(f"the deploy to {box} failed, see above, and {why}", expected, box=box)
 
 
 def not_healthy(box: str, why: str, seconds: float, *, deployed: bool) -> Refusal:
     """deployed: whether there was anything to deploy."""
     what = "was deployed to" if deployed else "is as a deploy would leave it"
-    return Refusal(
-        f"{box} {what}, but after {duration(seconds)} {why}",
-        "every gateway finds it healthy",
-        f"mend it, then run the roll again, which begins with {box}: {ROLL}",
-    )
+    found = f"{box} {what}, but after {duration(seconds)} {why}"
+    return once_mended(found, "every gateway finds it healthy", box=box)
 
 
 def not_taken(box: str, gateway: Gateway, act: str) -> Refusal:
     """A gateway that did not do as it was told. act: "out" or "back"."""
-    return Refusal(
-        f"{gateway.name} did not take {box} {act}: {gateway.said or 'it says otherwise'}",
-        "every gateway does",
-        f"mend it, then run the roll again: {ROLL}",
-    )
+    found = f"{gateway.name} did not take {box} {act}: {gateway.said or 'it says otherwise'}"
+    return once_mended(found, "every gateway does")
 
 
 def left_out(box: str, gateways: Sequence[str]) -> list[str]:
@@ -484,11 +473,8 @@ def unread() -> Refusal:
 
 def file_fault(error: OSError) -> Refusal:
     """Of control's own files."""
-    return Refusal(
-        f"{error.strerror or error}{f' at {error.filename}' if error.filename else ''}",
-        "files that this machine can write and read",
-        f"mend this, then run the roll again: {ROLL}",
-    )
+    found = f"{error.strerror or error}{f' at {error.filename}' if error.filename else ''}"
+    return once_mended(found, "files that this machine can write and read", "mend this")
 
 
 def ending(found: Sequence[Turn], audits: Mapping[str, Audit]) -> list[str]:
