@@ -28,18 +28,31 @@ from tests.rehearsal.machine import command
 from tests.rehearsal.provision import Deploy, HostData, deploy, standin
 from tests.rehearsal.stepping import Step, Stepped, stepping
 
-KINDS = ("power-cut-after", "power-cut-in", "pyinfra-killed-in", "ssh-cut-in", "disk-full-in")
-OF_A_FILE = ("power-cut-after", "disk-full-in")  # files like apt-setting, which gets all
-OF_A_REBOOT = KINDS[:3]  # it cuts the connection itself, and writes nothing
+# The ways to stop a deploy in one of its operations; each is a method of Harness.
+AFTER = "power-cut-after"  # the box loses its power when the operation has just ended
+POWER_CUT = "power-cut-in"  # in its middle the box loses its power,
+KILLED = "pyinfra-killed-in"  # pyinfra is killed on control,
+SSH_CUT = "ssh-cut-in"  # the connection between the two ends,
+DISK_FULL = "disk-full-in"  # or the box's disk is full
+KINDS = (AFTER, POWER_CUT, KILLED, SSH_CUT, DISK_FULL)
+
+# Which of them are tried, by what an operation does.
+OF_LONG_WORK = KINDS
+OF_A_FILE = (AFTER, DISK_FULL)  # one file of many that are laid down alike; apt-setting gets all
+OF_LITTLE = (AFTER, POWER_CUT, KILLED)  # a user, a link; a reboot, which ends the connection itself
+# Where the first matrix has tried the like already, or a stop is dear.
+ITS_END = (AFTER,)
+ITS_MIDDLE = (POWER_CUT, KILLED)
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One that changes a fresh box. `begins` is how its name begins."""
+    """One that changes a fresh box. name: in the cell's name. begins: how pyinfra's name of it
+    does. kinds: the ways in which it is stopped."""
 
     name: str
     begins: str
-    kinds: tuple[str, ...] = KINDS
+    kinds: tuple[str, ...] = OF_LONG_WORK
     room_kb: int = 0  # what the full disk still takes, so that it fills in the middle of the work
     waits_for_weights: bool = False  # has work only while the download that began earlier goes on
     starts_from: str | None = None  # the kept disk to begin with, where it is not the one before
@@ -48,7 +61,7 @@ class Operation:
 
 # In the order of the deploy. Only looks (the lock, the 96 GB, owners, the last screen): no cells.
 OPERATIONS = (
-    Operation("brought", "What was there before is written down", OF_A_REBOOT),
+    Operation("brought", "What was there before is written down", OF_LITTLE),
     Operation("apt-setting", "apt waits for its lock"),
     Operation("packages", "Packages of the distribution", room_kb=60_000, bare_s=12),
     Operation("aibox", "aibox in its own venv", room_kb=30_000),
@@ -62,7 +75,7 @@ OPERATIONS = (
     Operation("driver", "Driver ", room_kb=64),
     Operation("initramfs", "Initramfs without nouveau"),
     # a box that starts from the initramfs without nouveau needs no reboot any more
-    Operation("reboot", f"{DRIVER} is what is loaded", OF_A_REBOOT, starts_from="driver"),
+    Operation("reboot", f"{DRIVER} is what is loaded", OF_LITTLE, starts_from="driver"),
     Operation("weights-start", "Weights of tiny-qwen3.5-mtp: start"),
     Operation("toolkit", "CUDA toolkit "),
     Operation("compiler", "nvcc compiles a small kernel"),
@@ -76,22 +89,22 @@ OPERATIONS = (
     Operation("user", "User vllm"),
     Operation("switch", "vllm-coder.service runs what the card says"),
     Operation("boot", "vllm-coder.service starts at boot"),
-    Operation("stream-user", "User aibox-stream", OF_A_REBOOT),
+    Operation("stream-user", "User aibox-stream", OF_LITTLE),
     Operation("stream-venv", f"Venv {stream.venv().id} ", room_kb=64),
     Operation("stream-keys", "The filter's keys", OF_A_FILE),
     Operation("stream-switch", "vllm-stream.service runs what it is to run"),
-    Operation("stream-boot", "vllm-stream.service starts at boot", OF_A_REBOOT),
+    Operation("stream-boot", "vllm-stream.service starts at boot", OF_LITTLE),
     Operation("node-arguments", "The node exporter's arguments", OF_A_FILE),
     Operation("node-package", "Package of the node exporter", room_kb=64),
     Operation("facts-config", "What is told of the box", OF_A_FILE),
     Operation("facts-unit", "What tells it", OF_A_FILE),
     Operation("facts-timer", "When it is told", OF_A_FILE),
-    Operation("facts-boot", "It is told from the boot on", OF_A_REBOOT),
-    Operation("facts", "It is told now, and each minute", OF_A_REBOOT),
-    Operation("gpu-user", "User aibox-gpu", OF_A_REBOOT),
+    Operation("facts-boot", "It is told from the boot on", OF_LITTLE),
+    Operation("facts", "It is told now, and each minute", OF_LITTLE),
+    Operation("gpu-user", "User aibox-gpu", OF_LITTLE),
     Operation("gpu-venv", f"Venv {gpu_exporter.VERSION}-", room_kb=64),
     Operation("gpu-switch", "aibox-gpu-exporter.service runs what it is to run"),
-    Operation("gpu-boot", "aibox-gpu-exporter.service starts at boot", OF_A_REBOOT),
+    Operation("gpu-boot", "aibox-gpu-exporter.service starts at boot", OF_LITTLE),
     Operation("alerts", "The alerts", OF_A_FILE),
     Operation("scrapes", "What is asked of the boxes", OF_A_FILE),
     Operation("prometheus-arguments", "Prometheus' arguments", OF_A_FILE),
@@ -104,26 +117,26 @@ OPERATIONS = (
     Operation("grafana-dashboard", "Grafana's dashboard", OF_A_FILE),
     Operation("grafana-password", "Grafana's first password", OF_A_FILE),
     Operation("grafana-package", "Package of Grafana", room_kb=64),
-    Operation("grafana-boot", "Grafana starts at boot", OF_A_REBOOT),
-    Operation("grafana-start", "Grafana runs", OF_A_REBOOT),
+    Operation("grafana-boot", "Grafana starts at boot", OF_LITTLE),
+    Operation("grafana-start", "Grafana runs", OF_LITTLE),
     Operation("record", "The record of what was laid down"),
 )
 FIREWALL_OPERATIONS = (
-    Operation("firewall-package", "nftables", OF_A_REBOOT),
-    Operation("firewall-tried", "The rules are in force", OF_A_REBOOT),
-    Operation("firewall-rules", "The rules on the disk", KINDS[:1]),
-    Operation("firewall-unit", "What lays them at boot", KINDS[:1]),
-    Operation("firewall-boot", "They are laid at boot", KINDS[:1]),
-    Operation("firewall-followed", "systemd knows that they are in force", KINDS[:1]),
+    Operation("firewall-package", "nftables", OF_LITTLE),
+    Operation("firewall-tried", "The rules are in force", OF_LITTLE),
+    Operation("firewall-rules", "The rules on the disk", ITS_END),
+    Operation("firewall-unit", "What lays them at boot", ITS_END),
+    Operation("firewall-boot", "They are laid at boot", ITS_END),
+    Operation("firewall-followed", "systemd knows that they are in force", ITS_END),
 )
 # What stops the filter's switch is not tried with LiteLLM again, which is dear.
 GATEWAY_OPERATIONS = (
-    Operation("gateway-user", "User aibox-gateway", KINDS[:1]),
-    Operation("gateway-venv", f"Venv {gateway.venv().id} ", KINDS[1:3]),
-    Operation("gateway-master-key", "LiteLLM's master key", KINDS[:1]),
-    Operation("gateway-keys", "LiteLLM's further keys", KINDS[:1]),
-    Operation("gateway-switch", "litellm.service runs what it is to run", KINDS[1:3]),
-    Operation("gateway-boot", "litellm.service starts at boot", KINDS[:1]),
+    Operation("gateway-user", "User aibox-gateway", ITS_END),
+    Operation("gateway-venv", f"Venv {gateway.venv().id} ", ITS_MIDDLE),
+    Operation("gateway-master-key", "LiteLLM's master key", ITS_END),
+    Operation("gateway-keys", "LiteLLM's further keys", ITS_END),
+    Operation("gateway-switch", "litellm.service runs what it is to run", ITS_MIDDLE),
+    Operation("gateway-boot", "litellm.service starts at boot", ITS_END),
 )
 
 
@@ -159,9 +172,11 @@ find /etc /opt /srv /var/lib /var/cache/aibox -xdev \\
 
 @dataclass(frozen=True)
 class Cell:
+    """One way to stop one operation."""
+
     kind: str
     operation: Operation
-    matrix: str = "whole"
+    matrix: str = "whole"  # of MATRICES
 
     @property
     def name(self) -> str:
@@ -220,14 +235,14 @@ class Harness:
 
     def try_cell(self, cell: Cell) -> str:
         """Stop a deploy and run it again; returns where the stop fell. Fails in words."""
-        bare, full = cell.operation.bare_s > 0, cell.kind == "disk-full-in"
+        bare, full = cell.operation.bare_s > 0, cell.kind == DISK_FULL
         box = self.other_box(bare, full) if bare or full else self.box
         data = {**self.data, **ON_A_SMALL_DISK} if full else self.data
         if bare:
             box.reset()
         else:
             restore(box, self.kept / self.start_of(cell))
-        if cell.kind == "power-cut-after" and not bare:
+        if cell.kind == AFTER and not bare:
             where = "after"
         else:
             with self.download(cell.operation), stepping(box, data) as run:
@@ -238,7 +253,7 @@ class Harness:
     def start_of(self, cell: Cell) -> str:
         """The disk on which a run comes to this operation soon, or has just been through it."""
         operation = cell.operation
-        if cell.kind == "power-cut-after":
+        if cell.kind == AFTER:
             return operation.name
         if operation.starts_from:
             return operation.starts_from
