@@ -23,7 +23,7 @@ from typing import Any
 from aibox.box.job import write_whole
 from aibox.decide import drift
 from aibox.decide.drift import Audit
-from aibox.decide.refusal import Refusal
+from aibox.decide.refusal import Refusal, of_file
 from tasks import drift_metrics, drift_timer
 from tasks.drift_report import FOLDER, JUDGES
 from tasks.parser import Parser
@@ -50,9 +50,8 @@ def main(words: list[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read has gone; so must what is still to be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        what = f"{error.strerror or error}{f' at {error.filename}' if error.filename else ''}"
         remedy = "mend this and run the check again"
-        print(Refusal(what, "a file that can be written", remedy), file=sys.stderr)
+        print(Refusal(of_file(error), "a file that can be written", remedy), file=sys.stderr)
     return drift.FAILED
 
 

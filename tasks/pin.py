@@ -37,7 +37,7 @@ from aibox.box.job import write_whole
 from aibox.card import CardError, ModelCard, load_card, load_weights_lock, lock_path
 from aibox.decide.hub import WHERE_TOKEN
 from aibox.decide.pins import changes, judge_paths, lock_text, read_by_vllm, summed_up
-from aibox.decide.refusal import Refusal
+from aibox.decide.refusal import Refusal, of_file
 from aibox.decide.weights import LockedFile, WeightsLock
 from aibox.faults import faults_of
 from aibox.kinds import ControlFolder, ModelName, Url
@@ -316,9 +316,8 @@ def unreachable(hub: str, error: BaseException) -> PinError:
 
 
 def unwritable(error: OSError) -> PinError:
-    where = f" at {error.filename}" if error.filename else ""
     return PinError(
-        f"{error.strerror or error}{where}",
+        of_file(error),
         "a disk with room that can be written",
         "mend this and run again: the lock is as it was",
     )

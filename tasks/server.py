@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import jinja2
 from pyinfra import host, state
 from pyinfra.api import deploy, operation
 
@@ -13,9 +12,9 @@ from aibox.box.good_units import sum_of
 from aibox.decide.driver_sources import POWER_UNIT
 from aibox.decide.server import Switching, is_starting, refused_by_a_deploy, switching
 from aibox.decide.start_limits import UTILIZATION, unit_limits
-from aibox.decide.unit import exec_start, systemd_assignment
+from aibox.decide.unit import exec_start
 from tasks import known_issues, ledger
-from tasks.box import AIBOX, PROJECT, Box
+from tasks.box import AIBOX, Box
 from tasks.drift_report import because, difference
 from tasks.facts import LaidFile, Probe
 from tasks.operations import (
@@ -26,6 +25,7 @@ from tasks.operations import (
     show_difference,
     starts_at_boot,
 )
+from tasks.unit_text import rendered
 
 SWITCH = "runs what the card says"  # how its operation's name ends
 MOST_REASONS = 5  # that a plan shows; a unit that a person wrote differs in everything
@@ -45,13 +45,9 @@ def running(box: Box) -> None:
 def unit_text(box: Box) -> str:
     """The unit file. Flags stand one a line, as `systemctl cat` shows them."""
     serving = box.serving
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(PROJECT / "templates"),
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701  a unit file is no web page
-    )
-    return templates.get_template("vllm-coder.service.j2").render(
+    return rendered(
+        "vllm-coder.service.j2",
+        serving.environment,
         served=box.settings.model,
         unit=serving.unit,
         user=serving.user,
@@ -63,10 +59,6 @@ def unit_text(box: Box) -> str:
         utilization=box.settings.flags.get("gpu-memory-utilization", UTILIZATION),
         weights=serving.weights,
         release=serving.release,
-        aibox=AIBOX,
-        environment=[
-            systemd_assignment(name, value) for name, value in serving.environment.items()
-        ],
         exec_start=exec_start(serving.lines),
     )
 

@@ -10,7 +10,6 @@ from functools import cache
 from hashlib import sha256
 from typing import Any
 
-import jinja2
 from pyinfra import host, state
 from pyinfra.api import QuoteString, StringCommand, operation
 
@@ -18,7 +17,6 @@ from aibox.box.good_units import sum_of
 from aibox.decide import services
 from aibox.decide.preflight import BoxReport, Need
 from aibox.decide.services import Service
-from aibox.decide.unit import systemd_assignment
 from tasks import ledger
 from tasks.box import AIBOX, PROJECT, Box
 from tasks.drift_report import because, difference, is_due
@@ -32,6 +30,7 @@ from tasks.operations import (
     show_difference,
     starts_at_boot,
 )
+from tasks.unit_text import rendered
 
 START_S = 180  # LiteLLM took 9 to 12 s, and 42 s on a busy machine
 ROOTS = {"user": "root", "group": "root", "mode": "644"}
@@ -104,20 +103,8 @@ def lock_text(name: str) -> str:
 
 
 def unit_text(template: str, service: Service, environment: Mapping[str, str], **more: Any) -> str:
-    templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(PROJECT / "templates"),
-        undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701  a unit file is no web page
-    )
-    return templates.get_template(template).render(
-        user=service.user,
-        home=service.home,
-        aibox=AIBOX,
-        seconds=START_S,
-        environment=[systemd_assignment(name, value) for name, value in environment.items()],
-        **more,
-    )
+    own = {"user": service.user, "home": service.home, "seconds": START_S}
+    return rendered(template, environment, **own, **more)
 
 
 def no_keys() -> None:

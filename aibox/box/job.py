@@ -22,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from aibox.decide.refusal import Refusal
+from aibox.decide.refusal import Refusal, of_file
 
 FOLDER = Path("/run/aibox/jobs")
 SECRET = "secret"  # noqa: S105  a key of the task, no secret
@@ -232,15 +232,14 @@ def refusal_of(error: JobError | OSError | subprocess.CalledProcessError) -> Ref
             "a command that succeeds",
             "see `journalctl -e` on the box, then run the deploy again",
         )
-    where = f" at {error.filename}" if error.filename else ""
     if error.errno == 28:
         return Refusal(
-            f"no space left on the disk{where}",
+            of_file(error, "no space left on the disk"),
             "room for what is being fetched",
             "free space on the box and run the deploy again; what is there already is kept",
         )
     return Refusal(
-        f"{error.strerror or error}{where}",
+        of_file(error),
         "a file system that can be written",
         "mend this on the box and run the deploy again",
     )

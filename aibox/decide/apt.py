@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from aibox.decide.refusal import Refusal
+from aibox.decide.refusal import Refusal, some
 
 CONF = "/etc/apt/apt.conf.d/90aibox"  # apt waits for its lock
 LONGEST_BLOCK = 12  # lines of apt's own words that a refusal repeats
@@ -56,8 +56,7 @@ def pin_refusal(name: str, glob: str, offered: Sequence[str]) -> Refusal:
         found = f"no source of this box offers the package {name}"
         remedy = "see that the setting nvidia_repository is right and its server answers"
     else:
-        found = f"{name} is offered as {', '.join(offered[:8])}"
-        found += f" and {len(offered) - 8} more" if len(offered) > 8 else ""
+        found = f"{name} is offered as {some(offered, 8)}"
         remedy = "set driver_version to one that is offered, or leave the sources as they were"
     return Refusal(found, f"{name} {glob}", remedy)
 

@@ -16,7 +16,7 @@ from aibox.decide.driver_evidence import Evidence
 from aibox.decide.figures import GB, gigabytes
 from aibox.decide.foreign import is_loopback
 from aibox.decide.launch import Launch
-from aibox.decide.plan import labelled
+from aibox.decide.plan import labelled, shortened
 from aibox.decide.preflight import BoxReport
 from aibox.decide.refusal import Refusal
 from aibox.decide.secrecy import words_without_secrets
@@ -109,7 +109,8 @@ def _driver(evidence: Evidence, wanted: DriverWanted) -> Rows:
             (
                 "driver",
                 f"{is_there}: the right one; a deploy exchanges its packages "
-                f"({shortened(swapped)}) for NVIDIA's own of the same version, without a reboot",
+                f"({shortened(swapped)}) for NVIDIA's own of the same version, "
+                "without a reboot",
             )
         ]
     todo = [f"installs {wanted.version} with open modules"] * bool(install)
@@ -117,11 +118,6 @@ def _driver(evidence: Evidence, wanted: DriverWanted) -> Rows:
     absent = evidence.library is None and loaded is None
     why = "there is no driver yet" if absent else shortened(install or reboot)
     return [("driver", f"{is_there}; a deploy {' and '.join(todo)}: {why}")]
-
-
-def shortened(reasons: Sequence[str], most: int = 3) -> str:
-    more = f" and {len(reasons) - most} more" if len(reasons) > most else ""
-    return "; ".join(reasons[:most]) + more
 
 
 # --- what serves ---------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from aibox.decide.refusal import Refusal
+from aibox.decide.refusal import Refusal, some
 
 
 class HeadShape(Protocol):
@@ -108,9 +108,8 @@ def judge_index(
     )
     if not missing:
         return None
-    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     return Refusal(
-        f"the index names tensors that are not in their files: {', '.join(missing[:3])}{more}",
+        f"the index names tensors that are not in their files: {some(missing)}",
         "an index that tells what the files hold",
         REMEDY,
     )

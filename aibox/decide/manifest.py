@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from aibox.decide.report import json_value
+
 FORMAT = 1  # of the manifest and of the deploy's record, which it goes by
 TIERS = ("bit", "version", "recorded")
 PROMISED = ("bit", "version")
@@ -275,12 +277,7 @@ def printable(text: str) -> str:
 
 def parse(text: str) -> Manifest:
     """A manifest's JSON. Raises ValueError with what is wrong with it."""
-    try:
-        document = json.loads(text)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    except ValueError as error:
-        raise ValueError(f"not JSON: {error}") from None
+    document = json_value(text)
     if not isinstance(document, dict) or any(
         not isinstance(document.get(key), dict) for key in (*TIERS, "left_out")
     ):

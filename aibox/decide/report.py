@@ -110,12 +110,19 @@ class Part:
 def document(where: str, text: str) -> Part:
     """A whole report from its JSON. where: what it is called in the words of a ValueError."""
     try:
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError(f"the {where} is nested too deeply") from None
+        return Part(where, json_value(text))
     except ValueError as error:
-        raise ValueError(f"the {where} is not JSON: {error}") from None
-    return Part(where, value)
+        raise ValueError(f"the {where} is {error}") from None
+
+
+def json_value(text: str) -> Any:
+    """Raises ValueError in words that go on after a name and "is"."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
 
 
 def short(value: object) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from aibox.decide.drift import Audit
 from aibox.decide.figures import counted, duration
 from aibox.decide.manifest import AIBOX
-from aibox.decide.refusal import Refusal
+from aibox.decide.refusal import Refusal, of_file
 from aibox.decide.rotation import BY_HAND
 from aibox.decide.standing import moment
 from aibox.decide.summary import ROLL, would_do
@@ -473,8 +473,7 @@ def unread() -> Refusal:
 
 def file_fault(error: OSError) -> Refusal:
     """Of control's own files."""
-    found = f"{error.strerror or error}{f' at {error.filename}' if error.filename else ''}"
-    return once_mended(found, "files that this machine can write and read", "mend this")
+    return once_mended(of_file(error), "files that this machine can write and read", "mend this")
 
 
 def ending(found: Sequence[Turn], audits: Mapping[str, Audit]) -> list[str]:

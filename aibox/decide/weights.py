@@ -1,11 +1,11 @@
 """The lock of one commit's files, and what of it is still to be fetched or hashed."""
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from aibox.decide.refusal import Refusal
+from aibox.decide.refusal import Refusal, some
+from aibox.decide.report import json_value
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,7 @@ class WeightsLock:
     @classmethod
     def parse(cls, text: str) -> "WeightsLock":
         """The lock's JSON. Raises ValueError that names the key and what stands there."""
-        try:
-            document = json.loads(text)
-        except RecursionError:
-            raise ValueError("nested too deeply") from None
-        except ValueError as error:
-            raise ValueError(f"not JSON: {error}") from None
+        document = json_value(text)
         if not isinstance(document, dict) or set(document) != {"repository", "commit", "files"}:
             raise ValueError("expected an object with repository, commit and files, nothing else")
         repository, commit, files = (document[key] for key in ("repository", "commit", "files"))
@@ -128,9 +123,8 @@ def strays_refusal(folder: str, strays: Collection[str]) -> Refusal | None:
     if not strays:
         return None
     names = sorted(strays)
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return Refusal(
-        f"{', '.join(names[:3])}{more} in {folder}: no file of this commit",
+        f"{some(names)} in {folder}: no file of this commit",
         "the weights of the lock alone: vLLM may load whatever .safetensors lies there",
         f"move it away: mv {folder}/{names[0]} /srv/",
     )
@@ -187,9 +181,8 @@ def index_complete(index: Mapping[str, object], files: Collection[str]) -> Refus
     missing = sorted({str(shard) for shard in weight_map.values()} - set(files))
     if not missing:
         return None
-    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     return Refusal(
-        f"the index names shards that the lock lacks: {', '.join(missing[:3])}{more}",
+        f"the index names shards that the lock lacks: {some(missing)}",
         "every shard of the index in the lock",
         "make the lock anew; an engine would load a part of the model without a word",
     )

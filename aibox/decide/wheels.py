@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from aibox.decide.refusal import Refusal
+from aibox.decide.refusal import Refusal, some
 
 # A .pth file runs code in every start of Python; each that is expected is here with its reason.
 EXPECTED_PTH = {
@@ -87,7 +87,7 @@ def version_faults(wanted: Mapping[str, Locked], found: Mapping[str, str]) -> Re
     if not rows:
         return None
     return Refusal(
-        f"in the new venv: {shortened(rows)}", "what the lock names, no more", DO_NOT_USE
+        f"in the new venv: {some(rows, SHOWN)}", "what the lock names, no more", DO_NOT_USE
     )
 
 
@@ -150,7 +150,7 @@ def pth_faults(found: Iterable[str], recorded: Iterable[str]) -> Refusal | None:
     if not strange:
         return None
     return Refusal(
-        f"{shortened(strange)} in the new venv, which would run code in every start of Python",
+        f"{some(strange, SHOWN)} in the new venv, which would run code in every start of Python",
         f"none but {', '.join(sorted(EXPECTED_PTH))}, each from its own wheel",
         "see which package brings it, and whether that is meant; a new one that is goes into "
         "EXPECTED_PTH in aibox/decide/wheels.py, with its reason",
@@ -162,10 +162,5 @@ def file_faults(wrong: Iterable[str]) -> Refusal | None:
     rows = sorted(wrong)
     if not rows:
         return None
-    found = f"{len(rows)} files that differ from the RECORD of their wheel: {shortened(rows)}"
+    found = f"{len(rows)} files that differ from the RECORD of their wheel: {some(rows, SHOWN)}"
     return Refusal(found, "every file as its wheel holds it", DO_NOT_USE)
-
-
-def shortened(rows: list[str]) -> str:
-    more = len(rows) - SHOWN
-    return ", ".join(rows[:SHOWN]) + (f" and {more} more" if more > 0 else "")

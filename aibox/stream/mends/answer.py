@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import orjson
 
@@ -35,36 +35,36 @@ DONE = b"[DONE]"
 STRANGE = (TypeError, ValueError, LookupError, AttributeError)
 
 
+# What is mended in one API alone, in the order in which it works, after what is mended in each.
+_FURTHER: dict[str, dict[str, Callable[[], Mend]]] = {
+    "chat": {
+        "late_name": chat.LateName,
+        "null_fields": chat.NullFields,
+        "tool_arguments": chat.ToolArguments,
+        "finish_reason": chat.FinishReason,
+        "reasoning_names": chat.ReasoningNames,
+    },
+    "messages": {
+        "tool_arguments": messages.ToolArguments,
+        "finish_reason": messages.FinishReason,
+    },
+    "responses": {"tool_arguments": responses.ToolArguments},
+}
+_APIS = {"chat": chat, "messages": messages, "responses": responses}
+
+
 def mends_of(api: str, asked: Asked) -> dict[str, Mend]:
     """The mends of an answer by name, in the order in which they work."""
+    of = _APIS.get(api)
+    if of is None:
+        return {}
     found: dict[str, Mend] = {}
-    if api == "chat":
-        if asked.thinking_off:
-            found["answer_in_reasoning"] = chat.AnswerInReasoning()
-        found["think_tag"] = chat.TextMend(ThinkTag)
-        if asked.tools:
-            found["tool_call_text"] = chat.TextMend(lambda: SpeltCalls(asked.tools))
-        found["late_name"] = chat.LateName()
-        found["null_fields"] = chat.NullFields()
-        found["tool_arguments"] = chat.ToolArguments()
-        found["finish_reason"] = chat.FinishReason()
-        found["reasoning_names"] = chat.ReasoningNames()
-    elif api == "messages":
-        if asked.thinking_off:
-            found["answer_in_reasoning"] = messages.AnswerInReasoning()
-        found["think_tag"] = messages.TextMend(ThinkTag)
-        if asked.tools:
-            found["tool_call_text"] = messages.TextMend(lambda: SpeltCalls(asked.tools))
-        found["tool_arguments"] = messages.ToolArguments()
-        found["finish_reason"] = messages.FinishReason()
-    elif api == "responses":
-        if asked.thinking_off:
-            found["answer_in_reasoning"] = responses.AnswerInReasoning()
-        found["think_tag"] = responses.TextMend(ThinkTag)
-        if asked.tools:
-            found["tool_call_text"] = responses.TextMend(lambda: SpeltCalls(asked.tools))
-        found["tool_arguments"] = responses.ToolArguments()
-    return found
+    if asked.thinking_off:
+        found["answer_in_reasoning"] = of.AnswerInReasoning()
+    found["think_tag"] = of.TextMend(ThinkTag)
+    if asked.tools:
+        found["tool_call_text"] = of.TextMend(lambda: SpeltCalls(asked.tools))
+    return found | {name: make() for name, make in _FURTHER[api].items()}
 
 
 class Answer:
