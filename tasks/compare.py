@@ -15,8 +15,8 @@ from aibox.decide.bench_plan import MODES
 from aibox.decide.bench_report import Report, is_whole
 from aibox.decide.nearest import did_you_mean
 from aibox.decide.refusal import Refusal
+from aibox.parser import Parser
 from tasks import markdown_page
-from tasks.parser import Parser
 
 PROJECT = Path(__file__).resolve().parent.parent
 REPORTS, CARDS = PROJECT / "reports", PROJECT / "group_data/models"

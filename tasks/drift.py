@@ -24,9 +24,9 @@ from aibox.box.job import write_whole
 from aibox.decide import drift
 from aibox.decide.drift import Audit
 from aibox.decide.refusal import Refusal, of_file
+from aibox.parser import Parser
 from tasks import drift_metrics, drift_timer
 from tasks.drift_report import FOLDER, JUDGES
-from tasks.parser import Parser
 
 PROJECT = Path(__file__).resolve().parent.parent
 PROGRESS = "] check: "  # of hashing, which may take minutes: the one thing shown while it lasts

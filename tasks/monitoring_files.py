@@ -20,9 +20,9 @@ from pyinfra_cli.inventory import make_inventory  # type: ignore[import-untyped]
 from aibox.decide import inventory as deciding
 from aibox.decide import scraping
 from aibox.decide.refusal import Refusal
+from aibox.parser import Parser
 from tasks import inventory_names, invocation, targets
 from tasks.box import PROJECT
-from tasks.parser import Parser
 
 FOLDER = PROJECT / "reports/monitoring"
 MADE = PROJECT / "templates/monitoring"  # by python -m aibox.monitoring

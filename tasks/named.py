@@ -16,9 +16,9 @@ from pyinfra.context import ctx_state
 from pyinfra_cli.inventory import make_inventory  # type: ignore[import-untyped]
 
 from aibox.decide.refusal import Refusal
+from aibox.parser import Parser
 from tasks import exit_codes, fleet, inventory_names, invocation, watching
 from tasks.box import PROJECT
-from tasks.parser import Parser
 
 
 def main(words: list[str] | None = None) -> int:

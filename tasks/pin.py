@@ -41,10 +41,10 @@ from aibox.decide.refusal import Refusal, of_file
 from aibox.decide.weights import LockedFile, WeightsLock
 from aibox.faults import faults_of
 from aibox.kinds import ControlFolder, ModelName, Url
+from aibox.parser import Parser
 from tasks.box import PROJECT
 from tasks.given_secrets import SecretError
 from tasks.hub_token import token
-from tasks.parser import Parser
 
 METADATA_TIMEOUT_S = 30
 

@@ -28,8 +28,8 @@ from aibox.decide.figures import duration
 from aibox.decide.refusal import Refusal
 from aibox.decide.roll import Gateway, Left, Looked, Turn
 from aibox.decide.rotation import BY_ROLL
+from aibox.parser import Parser
 from tasks import deploy_lock, drift
-from tasks.parser import Parser
 from tasks.roll_runs import PyinfraRuns, Runs
 from tasks.roll_step import AT_BOX, AT_GATEWAY
 

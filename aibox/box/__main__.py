@@ -11,7 +11,7 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from aibox.box import (
     apt,
@@ -38,6 +38,7 @@ from aibox.box import (
     toolkit,
 )
 from aibox.decide.rotation import BY_HAND, BY_ROLL
+from aibox.parser import Parser
 
 VERBS = {
     "packages": apt.packages,
@@ -58,14 +59,6 @@ VERBS = {
 }
 # What is done when a job of this name has ended, in whatever way.
 ENDS = {lent.JOB: lent.returned}
-
-
-class Parser(argparse.ArgumentParser):
-    """Ends with 1 where argparse would with 2, which has a meaning here."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(1, f"{self.prog}: {message}\n")
 
 
 def main(words: list[str] | None = None) -> int:

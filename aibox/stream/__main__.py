@@ -6,7 +6,6 @@ SIGTERM and SIGINT let answers end; SIGHUP reads the keys anew.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import gc
@@ -17,22 +16,14 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import uvloop
 
+from aibox.parser import Parser
 from aibox.stream.config import Config, ConfigError, Keys, load, load_keys
 from aibox.stream.server import Filter
 
 log = logging.getLogger("aibox.stream")
-
-
-class Parser(argparse.ArgumentParser):
-    """Ends with 1 where argparse would with 2, which has a meaning here."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(1, f"{self.prog}: {message}\n")
 
 
 def main(words: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The command lines of our own programs."""
+"""The command lines of our own programs, on control and on the box."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):
-    """Ends with 1 where argparse would with 2, which means drift here."""
+    """Ends with 1 where argparse would with 2, which has a meaning of its own (drift)."""
 
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
