@@ -108,7 +108,23 @@ def left_out_of_weights(path: str) -> bool:
 
 def build(found: Readings) -> Manifest:
     """The manifest: {"format", "bit", "version", "recorded", "left_out", "sums" of two tiers}."""
-    bit = {
+    bit, version = to_the_bit(found), to_the_version(found)
+    return {
+        "format": FORMAT,
+        "sums": {"bit": sum_of(bit), "version": sum_of(version)},
+        "bit": bit,
+        "version": version,
+        "recorded": {
+            "python": found.python,
+            "packages": dict(found.packages),
+            **found.recorded,
+        },
+        "left_out": dict(LEFT_OUT),
+    }
+
+
+def to_the_bit(found: Readings) -> dict[str, Any]:
+    return {
         "aibox": found.deployed["aibox"]["identity"],
         "release": found.deployed["release"]["id"],
         "doors": {
@@ -141,7 +157,10 @@ def build(found: Readings) -> Manifest:
             for name, value in found.kernel_settings.items()
         },
     }
-    version = {
+
+
+def to_the_version(found: Readings) -> dict[str, Any]:
+    return {
         "packages": {
             name: version_of(found.packages.get(name), pin)
             for name, pin in found.deployed["packages"].items()
@@ -149,18 +168,6 @@ def build(found: Readings) -> Manifest:
         "held": sorted(set(found.held) & set(found.deployed["packages"])),
         "driver": {part: text or ABSENT for part, text in found.driver.items()},
         "python": ".".join(found.python.split(".")[:2]),
-    }
-    return {
-        "format": FORMAT,
-        "sums": {"bit": sum_of(bit), "version": sum_of(version)},
-        "bit": bit,
-        "version": version,
-        "recorded": {
-            "python": found.python,
-            "packages": dict(found.packages),
-            **found.recorded,
-        },
-        "left_out": dict(LEFT_OUT),
     }
 
 

@@ -12,7 +12,7 @@ import json
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -32,7 +32,7 @@ def spreading(gateway: Box, boxes: Sequence[Box], model: str, address: str) -> I
     """address: where it listens, of this machine on the boxes' bridge."""
     with ExitStack() as open_:
         ports = {box.name: open_.enter_context(tunnel(box)) for box in boxes}
-        server = ThreadingHTTPServer((address, 0), handler(gateway, ports, model))
+        server = ThreadingHTTPServer((address, 0), handler(Boxes(gateway, ports, model)))
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         open_.callback(server.shutdown)
@@ -65,50 +65,56 @@ def is_healthy(port: int) -> bool:
         return False
 
 
-def handler(gateway: Box, ports: dict[str, int], model: str) -> Server:
-    turns = itertools.cycle(ports)
-    busy = dict.fromkeys(ports, 0)
-    counting = threading.Lock()
+class Boxes:
+    """Those that the gateway spreads over, and how many requests it waits for at each."""
 
-    def out() -> dict[str, Any]:
-        file = gateway.root / ROTATION.lstrip("/")
-        return out_in(file.read_text()) if file.exists() else {}
+    def __init__(self, gateway: Box, ports: Mapping[str, int], model: str) -> None:
+        self.ports, self.model = ports, model
+        self.file = gateway.root / ROTATION.lstrip("/")
+        self.turns = itertools.cycle(ports)
+        self.busy = dict.fromkeys(ports, 0)
+        self.counting = threading.Lock()
 
-    def next_box() -> str:
-        left_out = out()
-        return next(box for box in turns if box not in left_out)
+    def out(self) -> dict[str, Any]:
+        return out_in(self.file.read_text()) if self.file.exists() else {}
+
+    def told(self) -> dict[str, Any]:
+        """As aibox/gateway/rotation.py tells it."""
+        left_out = self.out()
+        return {
+            box: {
+                "models": [self.model],
+                "out": left_out.get(box),
+                "healthy": is_healthy(port),
+                "found": None,
+                "requests": self.busy[box],
+            }
+            for box, port in self.ports.items()
+        }
 
     @contextmanager
-    def asked() -> Iterator[str]:
-        """The next box, counted until its last byte; one at a time, as in LiteLLM's one loop."""
-        with counting:
-            box = next_box()
-            busy[box] += 1
+    def asked(self) -> Iterator[int]:
+        """The next box's port, counted until the last byte; one at a time, as in LiteLLM's loop."""
+        with self.counting:
+            left_out = self.out()
+            box = next(box for box in self.turns if box not in left_out)
+            self.busy[box] += 1
         try:
-            yield box
+            yield self.ports[box]
         finally:
-            with counting:
-                busy[box] -= 1
+            with self.counting:
+                self.busy[box] -= 1
 
+
+def handler(boxes: Boxes) -> Server:
     class Spreading(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            left_out = out()
-            boxes = {
-                box: {
-                    "models": [model],
-                    "out": left_out.get(box),
-                    "healthy": is_healthy(port),
-                    "found": None,
-                    "requests": busy[box],
-                }
-                for box, port in ports.items()
-            }
-            self._answer(200, [json.dumps({"boxes": boxes}).encode()])
+            self._answer(200, [json.dumps({"boxes": boxes.told()}).encode()])
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            with asked() as box:
-                asking = http.client.HTTPConnection("127.0.0.1", ports[box], timeout=60)
+            with boxes.asked() as port:
+                asking = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
                 headers = {"Content-Type": "application/json"}
                 asking.request("POST", self.path, body, headers)
                 answer = asking.getresponse()
