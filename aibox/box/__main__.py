@@ -11,7 +11,7 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from aibox.box import (
     apt,
@@ -72,6 +72,9 @@ def main(words: list[str] | None = None) -> int:
         return 1
 
 
+Verbs: TypeAlias = "argparse._SubParsersAction[Parser]"
+
+
 def parser() -> Parser:
     parser = Parser(prog="aibox", description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -81,6 +84,26 @@ def parser() -> Parser:
     verbs.add_parser("vram", help="the cards as NVML names them and what cuInit answers, as JSON")
     verbs.add_parser("prove", help="a real completion; the task comes on standard input")
     verbs.add_parser("judge", help="whether a candidate may be tried; it comes on standard input")
+    add_waiting(verbs)
+    standing = verbs.add_parser("status", help="what serves here; 1 when nothing does")
+    standing.add_argument("--manifest", action="store_true", help="what this box is made of, JSON")
+    standing.add_argument("--history", action="store_true", help="what has passed its gate here")
+    standing.add_argument("--json", action="store_true", help="the same for a program")
+    standing.add_argument("--full", action="store_true", help="read the weights anew for it")
+    configuring = verbs.add_parser("clients", help="ready configuration for OpenCode and others")
+    configuring.add_argument("--address", help="how clients reach this box; else its own name")
+    add_rotation(verbs)
+    examining = verbs.add_parser("doctor", help="why the server does not serve, and its memory")
+    examining.add_argument("--report", action="store_true", help="a redacted bundle to give away")
+    verbs.add_parser("facts", help="what this box is made of, for the node exporter")
+    comparing = verbs.add_parser("compare", help="two manifests: 0 the same, 2 different")
+    comparing.add_argument("first", type=Path, metavar="A.json")
+    comparing.add_argument("second", type=Path, metavar="B.json")
+    return parser
+
+
+def add_waiting(verbs: Verbs) -> None:
+    """What a unit waits for before and after its server's start."""
     waiting = verbs.add_parser("ready", help="wait until a server's own process answers /health")
     # systemd leaves it empty where the server has ended already
     waiting.add_argument("--pid", type=lambda text: int(text or 0), required=True)
@@ -93,13 +116,9 @@ def parser() -> Parser:
     )
     card.add_argument("--utilization", type=float, required=True, help="the share, 0 to 1")
     card.add_argument("--seconds", type=float, required=True)
-    standing = verbs.add_parser("status", help="what serves here; 1 when nothing does")
-    standing.add_argument("--manifest", action="store_true", help="what this box is made of, JSON")
-    standing.add_argument("--history", action="store_true", help="what has passed its gate here")
-    standing.add_argument("--json", action="store_true", help="the same for a program")
-    standing.add_argument("--full", action="store_true", help="read the weights anew for it")
-    configuring = verbs.add_parser("clients", help="ready configuration for OpenCode and others")
-    configuring.add_argument("--address", help="how clients reach this box; else its own name")
+
+
+def add_rotation(verbs: Verbs) -> None:
     turning = verbs.add_parser("rotation", help="the boxes that this gateway asks, and changes")
     turning.add_argument("--json", action="store_true", help="the same for a program")
     acts = turning.add_subparsers(dest="act")
@@ -111,13 +130,6 @@ def parser() -> Parser:
             words.add_argument("--why", required=True, help="for whoever wonders later")
         whose = "who does it: a rolling update puts back those of its own alone"
         words.add_argument("--by", choices=(BY_HAND, BY_ROLL), default=BY_HAND, help=whose)
-    examining = verbs.add_parser("doctor", help="why the server does not serve, and its memory")
-    examining.add_argument("--report", action="store_true", help="a redacted bundle to give away")
-    verbs.add_parser("facts", help="what this box is made of, for the node exporter")
-    comparing = verbs.add_parser("compare", help="two manifests: 0 the same, 2 different")
-    comparing.add_argument("first", type=Path, metavar="A.json")
-    comparing.add_argument("second", type=Path, metavar="B.json")
-    return parser
 
 
 def answered(asked: argparse.Namespace) -> int:

@@ -12,8 +12,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
+from aibox.parser import Parser
 from tests.rehearsal import image, layer, machine, registry
 from tests.rehearsal.box import Box
 from tests.rehearsal.emulation import gpu
@@ -164,14 +165,6 @@ def json_or_text(value: str) -> Any:
 
 def known_cards() -> str:
     return ", ".join(sorted(gpu.CARDS))
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose refusal ends with 1, as every other; 2 is for drift in this project."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(1, f"{self.prog}: {message}\n")
 
 
 def parser() -> argparse.ArgumentParser:
