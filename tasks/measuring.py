@@ -170,7 +170,12 @@ def said() -> Commands:
     """The tables and where they lie. Only words: a generator that yields nothing."""
     paths = host.connector_data.get(LANDED)
     if state.is_executing and paths:
-        room = page.width() - len(f"    [{host.name}] ") if page.columns() else None
-        shown = markdown_page.lines(paths[1].read_text(), room)
-        page.keep([*shown, *(f"written: {path.relative_to(PROJECT)}" for path in paths)])
+        tables = shown(paths[1].read_text(), host.name)
+        page.keep([*tables, *(f"written: {path.relative_to(PROJECT)}" for path in paths)])
     yield from ()
+
+
+def shown(markdown: str, box: str) -> list[str]:
+    """As wide as the terminal leaves room behind the box's name."""
+    room = page.width() - len(f"    [{box}] ") if page.columns() else None
+    return markdown_page.lines(markdown, room)

@@ -209,9 +209,9 @@ def fetched(box: Box, seen: Seen, due: Collection[str]) -> tuple[list[Fetch], Ra
     if any(name.startswith("Release | vLLM") for name in due):
         release = f"vLLM {box.release.release_id} and what it needs"
         found.append(Fetch(release, round(box.settings.release_fetch_gb * GB)))
-    for door, venv in standing_services.venvs().items():
-        if any(f"| Venv {venv.id} of {door.title}" in name for name in due):
-            found.append(Fetch(f"{door.title} and what it needs", venv.fetch))
+    for service, venv in standing_services.venvs().items():
+        if any(f"| Venv {venv.id} of {service.title}" in name for name in due):
+            found.append(Fetch(f"{service.title} and what it needs", venv.fetch))
     weights, rate = missing_weights(box, sum(one.size or 0 for one in found))
     return [*found, *weights], rate
 

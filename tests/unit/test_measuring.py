@@ -11,7 +11,7 @@ from pyinfra.api.exceptions import PyinfraError
 
 from aibox.decide import bench_plan
 from aibox.decide.bench_plan import Asked
-from tasks import fleet, measuring, watching
+from tasks import fleet, measuring, page, watching
 from tests.unit.made_reports import his, report, server
 
 WHOLE, BROKEN = his(), {**his(), "whole": False}
@@ -122,3 +122,13 @@ def test_a_report_that_can_not_be_had_is_said(monkeypatch: pytest.MonkeyPatch, a
     box = Box(monkeypatch, None, after)
     assert not box.bring()
     assert "could not be brought here" in box.said[0].found
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 5), (None, 1)])
+def test_only_a_terminal_breaks_rows_at_its_width(
+    monkeypatch: pytest.MonkeyPatch, columns: int | None, rows: int
+) -> None:
+    monkeypatch.setattr(page, "columns", lambda: columns)
+    text = "# T\n\n- " + "word " * 60
+    found = measuring.shown(text, "box")
+    assert (len(found[2:]), max(map(len, found)) > 100) == (rows, columns is None)
