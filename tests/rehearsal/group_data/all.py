@@ -6,9 +6,9 @@ _here = _Path(__file__).resolve().parent
 
 model = "tiny-qwen3.5-mtp"
 cards_folder = str(_here / "models")
-# What makes the production release serve on a CPU, besides one extra file: libnuma1 and the first
-# two. The second hides the emulated card from torch, which takes NVML's word for a card being there.
-# The third keeps humming, one of vLLM's kernel libraries, from reading torch anew twice beside each
+# What makes the production release serve on a CPU, besides one extra file: libnuma1 and these. The
+# second hides the emulated card from torch, which takes NVML's word for a card being there. The
+# third keeps humming, one of vLLM's kernel libraries, from reading torch anew twice beside each
 # start, to build what only a card runs.
 server_environment = {
     "VLLM_TARGET_DEVICE": "cpu",
