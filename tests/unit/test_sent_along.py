@@ -17,7 +17,12 @@ from tasks.sent_along import packed, program, texts
 from tasks.taking_down import Ours
 
 NOT_READ = "none of them"
-NO_FETCHING = {"repository": "none/such", "from": "/none", "files": {}, "sample": None}
+NO_FETCHING: dict[str, object] = {
+    "repository": "none/such",
+    "from": "/none",
+    "files": {},
+    "sample": None,
+}
 
 
 @pytest.mark.parametrize("question", ANSWERED_BY)
