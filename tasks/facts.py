@@ -5,23 +5,17 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import zlib
-from functools import cache
-from pathlib import Path
-from types import ModuleType
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 from pyinfra.api import FactBase, QuoteString, StringCommand
 from pyinfra.api.exceptions import FactProcessError
 
-import aibox.box
-import aibox.decide
-from aibox.box import discover, probe
-from aibox.decide import acceptance, head, launch, refusal, secrecy
-from tasks.probe_part import part_of
+from aibox.box import probe
+from tasks.sent_along import PYTHON, packed, program
 
 GREETED = "end-of-greetings"  # a shell's start-up files may print before any command
-PROBE_SOURCE = Path(probe.__file__).read_text()
 
 
 def parsed(lines: list[str]) -> Any:
@@ -58,48 +52,29 @@ class Login(FactBase[dict[str, Any]]):
         return {"uid": int(ours[0]), "python": python, "sudo": ours[-1], "greeting": greeting}
 
 
+def answered_by() -> dict[str, str]:
+    """{question: the module of aibox/box/probe that answers it}."""
+    names = [f"{probe.__name__}.{one.name}" for one in iter_modules(probe.__path__)]
+    tables = {name: getattr(import_module(name), "QUESTIONS", {}) for name in names}
+    return {question: name for name, table in tables.items() for question in table}
+
+
+ANSWERED_BY = answered_by()
+
+
 class Probe(FactBase[Any]):
-    """One answer of aibox/box/probe.py, which is sent along and run by the box's python3."""
+    """One answer of aibox/box/probe: its file is sent along and run by the box's python3."""
 
     def command(self, question: str, asked: str = "{}") -> StringCommand:
         return StringCommand(
-            "python3",
-            "-",
+            PYTHON,
             QuoteString(question),
             QuoteString(asked),
-            "<<'END_OF_PROBE'\n" + part_of(PROBE_SOURCE, question) + "END_OF_PROBE\n",
+            "<<'END_OF_PROBE'\n" + program(ANSWERED_BY[question]) + "END_OF_PROBE\n",
         )
 
     def process(self, output: list[str]) -> Any:
         return parsed(output)
-
-
-# Each needs those before it.
-DISCOVERS: tuple[ModuleType, ...] = (
-    *(aibox, aibox.box, aibox.decide),
-    *(refusal, head, acceptance, launch, secrecy, probe, discover),
-)
-LOADER = """\
-import base64, json, sys, types, zlib
-for name, text in json.loads(zlib.decompress(base64.b64decode("%s"))).items():
-    module = sys.modules[name] = types.ModuleType(name)
-    module.__path__ = []
-    parent, _, child = name.rpartition(".")
-    if parent:
-        setattr(sys.modules[parent], child, module)
-    exec(compile(text, name, "exec"), module.__dict__)
-print(json.dumps(module.QUESTIONS[sys.argv[1]](json.loads(sys.argv[2]))))
-"""
-
-
-@cache
-def loader(modules: tuple[ModuleType, ...]) -> str:
-    """A program that makes these modules on a box without aibox, and asks the last of them.
-
-    Packed: as they are they would not fit into one argument of a command (128 KiB).
-    """
-    texts = {one.__name__: Path(str(one.__file__)).read_text() for one in modules}
-    return LOADER % base64.b64encode(zlib.compress(json.dumps(texts).encode(), 9)).decode()
 
 
 class Discovery(FactBase["Any | None"]):
@@ -107,11 +82,11 @@ class Discovery(FactBase["Any | None"]):
 
     def command(self, question: str, asked: str = "{}") -> StringCommand:
         return StringCommand(
-            "timeout 60 python3 -",
+            f"timeout 60 {PYTHON}",
             QuoteString(question),
             QuoteString(asked),
             "<<'END_OF_DISCOVERY' 2>/dev/null || echo null\n"
-            + loader(DISCOVERS)
+            + packed("aibox.box.discover")
             + "END_OF_DISCOVERY\n",
         )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pyinfra import host, logger, state
 from pyinfra.api import deploy, operation
 
-from aibox.box.probe import fingerprint
+from aibox.box.probe.openpgp import fingerprint
 from aibox.decide import scraping, watcher
 from aibox.decide.monitoring import FIRST_LINE, SYSTEMD
 from aibox.decide.plan import labelled

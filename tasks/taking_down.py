@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
@@ -21,16 +20,15 @@ from pyinfra.api import (
     operation,
 )
 
-import aibox.box
-from aibox.box import found, ours, probe
 from aibox.decide import teardown
 from aibox.decide.refusal import Refusal
 from aibox.decide.teardown import Plan, Wish
 from tasks import aibox_wheel, drift_timer, invocation
 from tasks.box import AIBOX_FOLDER
-from tasks.facts import Login, loader, parsed
+from tasks.facts import Login, parsed
 from tasks.operations import Commands, follow_job, refused, say_refusal, start_job
 from tasks.preflight import refusals_of_login
+from tasks.sent_along import PYTHON, packed
 
 AGREED = "teardown_agreed"  # in a box's connector data: the Wish
 PLACES = ("server_unit", "releases_folder", "models_folder", "cache_folder")
@@ -41,16 +39,13 @@ _one_at_a_time = BoundedSemaphore()  # boxes are looked at beside each other; a 
 AGAIN = "run the teardown again: it goes on from what is there"
 
 
-MODULES: tuple[ModuleType, ...] = (aibox, aibox.box, probe, found, ours)
-
-
 class Ours(FactBase[Any]):
     """One answer of aibox/box/ours.py, which is sent along: a box may hold no aibox any more."""
 
     def command(self, question: str, asked: str = "{}") -> StringCommand:
         words = QuoteString(question), QuoteString(asked)
         return StringCommand(
-            "python3 -", *words, "<<'END_OF_OURS'\n" + loader(MODULES) + "END_OF_OURS\n"
+            PYTHON, *words, "<<'END_OF_OURS'\n" + packed("aibox.box.ours") + "END_OF_OURS\n"
         )
 
     def process(self, output: list[str]) -> Any:

@@ -11,10 +11,11 @@ import os
 import time
 from pathlib import Path
 
-from aibox.box import found, probe
+from aibox.box import found
 from aibox.box.found import Record, is_ours, text_in
 from aibox.box.good_units import sum_of
 from aibox.box.job import write_whole
+from aibox.box.probe import units
 from aibox.box.service import Service
 
 PRIVATE, READABLE = 0o600, 0o644
@@ -47,7 +48,7 @@ def has_run(service: Service, here: Record) -> bool:
     has not read.
     """
     shown = service.properties()
-    running = probe.process(int(shown["MainPID"] or 0), shown["ExecMainStartTimestamp"])
+    running = units.process(int(shown["MainPID"] or 0), shown["ExecMainStartTimestamp"])
     if running is None or shown.get("NeedDaemonReload") == "yes":
         return False
     files = [Path(path) for path in (here["path"], *here["drop_ins"]) if os.path.lexists(path)]
@@ -77,7 +78,7 @@ def looked_at(service: Service) -> Record | None:
         return None
     path = Path(here["path"])
     shown = service.properties()
-    running = probe.process(int(shown["MainPID"] or 0), shown["ExecMainStartTimestamp"])
+    running = units.process(int(shown["MainPID"] or 0), shown["ExecMainStartTimestamp"])
     return {
         "unit": service.name,
         **here,

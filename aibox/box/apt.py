@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aibox.box import brought, probe
+from aibox.box import brought
 from aibox.box.job import JobError, Progress, Spec
+from aibox.box.probe import repository
 from aibox.decide import apt as read
 from aibox.decide.refusal import Refusal
 
@@ -304,7 +305,7 @@ def refresh(progress: Progress) -> list[str]:
 def chosen(asked: list[dict[str, Any]], stale: list[str]) -> dict[str, str | None]:
     """{name: its exact version, or None where any will do}. Raises JobError: none offered."""
     names = [one["name"] for one in asked]
-    offers = probe.madison(run(["apt-cache", "madison", *names])) if names else {}
+    offers = repository.madison(run(["apt-cache", "madison", *names])) if names else {}
     there = database()
     wanted: dict[str, str | None] = {}
     for one in asked:
@@ -312,7 +313,7 @@ def chosen(asked: list[dict[str, Any]], stale: list[str]) -> dict[str, str | Non
         offered = offers.get(name, [])
         if name in there and there[name].state == "installed":
             offered = [there[name].version, *offered]  # good as it is, also when it has left
-        version = probe.fitting(glob or "*", offered)
+        version = repository.fitting(glob or "*", offered)
         if version is None:
             if stale:
                 raise refused(read.explained("\n".join(f"E: {word}" for word in stale)))
@@ -352,7 +353,7 @@ def simulated(command: list[str], *more: str) -> tuple[int, str]:
 
 def download_size(command: list[str]) -> int:
     """Bytes that apt-get would fetch for a command."""
-    return probe.download_size(simulated(command, "-qq", "--print-uris")[1])
+    return repository.download_size(simulated(command, "-qq", "--print-uris")[1])
 
 
 def planned(
@@ -368,7 +369,7 @@ def planned(
     code, said = simulated(command)
     if code:
         raise failure or refused(read.explained(said))
-    plan = probe.simulation(said)
+    plan = repository.simulation(said)
     if too_much := read.outside(plan["removed"], protect):
         raise refused(read.removal_refusal(too_much))
     there = database()

@@ -20,13 +20,13 @@ from aibox.box import (
     good_units,
     judge,
     lent,
-    probe,
     prove,
     surroundings,
     tensors,
 )
 from aibox.box.job import FAILURES, JobError, Progress, Spec, refusal_of
-from aibox.box.probe import loaded_module, record_in
+from aibox.box.probe.driver import cards_on_the_bus, loaded_module
+from aibox.box.probe.files import path_of, read_text, record_in
 from aibox.box.service import Service
 from aibox.box.switch import served_now, tried
 from aibox.decide import bench_plan, bench_report, roofline
@@ -149,9 +149,9 @@ def pci_of(uuid: str | None) -> str | None:
 
     uuid: None on a box with one card.
     """
-    for card in probe.cards_on_the_bus():
-        told = probe.ROOT / "proc/driver/nvidia/gpus" / card["slot"] / "information"
-        if uuid is None or uuid in (probe.read_text(told) or ""):
+    for card in cards_on_the_bus():
+        told = path_of("proc/driver/nvidia/gpus") / card["slot"] / "information"
+        if uuid is None or uuid in (read_text(told) or ""):
             return str(card["id"])
     return None
 

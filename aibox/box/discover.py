@@ -18,7 +18,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from aibox.box import probe
+from aibox.box.probe import replies
+from aibox.box.probe.caches import answering, weights_places
+from aibox.box.probe.containers import starter_of, starts_container
+from aibox.box.probe.drop_ins import surroundings
+from aibox.box.probe.files import record_in
+from aibox.box.probe.foreign import listeners
+from aibox.box.probe.owners import user_name
+from aibox.box.probe.processes import is_vllm, manager_of
+from aibox.box.probe.unit_files import PLACES_OF_UNITS
 from aibox.decide.acceptance import parse_metrics
 from aibox.decide.head import Head, standing
 from aibox.decide.launch import Launch, launched, of_unit
@@ -39,7 +47,7 @@ def discovery(asked: dict[str, Any]) -> dict[str, Any]:
     return {
         "servers": [{key: one[key] for key in one if key != "folder"} for one in found],
         "weights": weights(asked, folders),
-        "listeners": probe.listeners(),
+        "listeners": listeners(),
     }
 
 
@@ -73,7 +81,7 @@ def processes() -> Table:
 
 def own_processes(table: Table) -> list[tuple[int, list[str]]]:
     """The servers themselves: not what starts them (a shell, uv), not what they start."""
-    serving = {pid: words for pid, (_, words) in table.items() if probe.is_vllm(words)}
+    serving = {pid: words for pid, (_, words) in table.items() if is_vllm(words)}
     return [
         (pid, words)
         for pid, words in sorted(serving.items())
@@ -91,14 +99,14 @@ def ancestors(pid: int, table: Table) -> Iterator[int]:
 
 def running(pid: int, words: list[str], table: Table) -> dict[str, Any]:
     start = launched(words) or Launch("", ())
-    manager, unit = probe.manager_of(read(ROOT / f"proc/{pid}/cgroup"))
+    manager, unit = manager_of(read(ROOT / f"proc/{pid}/cgroup"))
     user = user_of(pid)
     port = published(start.port, table) if manager == "container" else start.port
     return {
         "unit": unit,
         **unit_files(manager, unit, user),
         "manager": manager,
-        "starter": probe.starter_of(pid, port) if manager == "container" else None,
+        "starter": starter_of(pid, port) if manager == "container" else None,
         "within": within(pid, table),
         "user": user,
         "pid": pid,
@@ -123,7 +131,7 @@ def idle_units(asked: str) -> list[dict[str, Any]]:
                 "unit": path.name,
                 **unit_files("system", path.name, None),
                 "manager": "system",
-                "starter": path.name if probe.starts_container(text) else None,
+                "starter": path.name if starts_container(text) else None,
                 "within": None,
                 "user": users[-1] if users else "root",
                 "pid": None,
@@ -143,7 +151,7 @@ def idle_units(asked: str) -> list[dict[str, Any]]:
 def unit_files_there() -> list[Path]:
     """Each unit's file that counts, those in /etc first; a template starts nothing by itself."""
     found: dict[str, Path] = {}
-    for folder in probe.PLACES_OF_UNITS:
+    for folder in PLACES_OF_UNITS:
         for path in sorted((ROOT / folder.lstrip("/")).glob("*.service")):
             if "@." not in path.name:
                 found.setdefault(path.name, path)
@@ -161,7 +169,7 @@ def within(pid: int, table: Table) -> str | None:
 
 def user_of(pid: int) -> str | None:
     try:
-        return probe.user_name((ROOT / f"proc/{pid}").stat().st_uid)
+        return user_name((ROOT / f"proc/{pid}").stat().st_uid)
     except OSError:
         return None
 
@@ -181,7 +189,7 @@ def unit_files(manager: str, unit: str | None, user: str | None) -> dict[str, An
     if unit is None or manager not in ("system", "user"):
         return nothing
     if manager == "system":
-        around = probe.surroundings(unit)
+        around = surroundings(unit)
         path, drop_ins = around["fragment"] or str(UNITS / unit), around["drop_ins"]
     else:
         path, drop_ins = user_unit(unit, user), {}
@@ -217,7 +225,7 @@ def model_folder(start: Launch, pid: int) -> str | None:
         return None
     try:
         folder = Path(f"/proc/{pid}/cwd").resolve() / start.model
-        return str(folder) if probe.answering(folder) else None
+        return str(folder) if answering(folder) else None
     except OSError:
         return None
 
@@ -227,7 +235,7 @@ def model_folder(start: Launch, pid: int) -> str | None:
 
 def spoken_with(port: int) -> dict[str, Any]:
     """Health, the model's name and the counters, from the server itself."""
-    health = probe.health(port)
+    health = replies.health(port)
     said: dict[str, Any] = {"port": port, "health": health, "model": None, "metrics": None}
     status, models = get(port, "/v1/models") if health else (None, "")
     said["asks_for_key"] = status == 401
@@ -264,7 +272,7 @@ def read(path: Path) -> str:
 
 def weights(asked: dict[str, Any], folders: list[str]) -> list[dict[str, Any]]:
     """Every model in the usual places and in these folders; the wanted one first, then by size."""
-    places = [*folders, *probe.weights_places(asked["repository"])]
+    places = [*folders, *weights_places(asked["repository"])]
     found: dict[Path, dict[str, Any]] = {}
     for place in places:
         for folder in models_below(Path(place)):
@@ -289,8 +297,8 @@ def looked_at(folder: Path, asked: dict[str, Any]) -> dict[str, Any] | None:
     if not files:
         return None
     repository, commit = named_by(folder.resolve())
-    config = probe.record_in(folder / "config.json")
-    index = probe.record_in(folder / "model.safetensors.index.json")
+    config = record_in(folder / "config.json")
+    index = record_in(folder / "model.safetensors.index.json")
     head = Head(**asked["head"]) if asked["head"] else None
     listed = (index or {}).get("weight_map")
     shards = {str(shard) for shard in listed.values()} if isinstance(listed, dict) else set()
@@ -362,7 +370,7 @@ def fetching(asked: dict[str, Any]) -> dict[str, Any]:
     Answers {"lying": bytes, "rate": bytes a second or null, "why": null or why there is none}.
     """
     named = asked["from"]
-    places = [named] if named else probe.weights_places(asked["repository"])
+    places = [named] if named else weights_places(asked["repository"])
     missing = {
         path: size
         for path, (size, patterns) in asked["files"].items()

@@ -14,8 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aibox.box import good_units, probe, status, surroundings
+from aibox.box import good_units, status, surroundings
 from aibox.box.journal import KERNEL, LINES, Told, starts_of
+from aibox.box.probe import nvml, replies, units
+from aibox.box.probe.commands import ran
+from aibox.box.probe.files import read_text, record_in
+from aibox.box.probe.system import os_release
 from aibox.box.prove import exposition
 from aibox.decide import manifest, memory_account
 from aibox.decide.doctor import Findings, screen
@@ -35,7 +39,7 @@ def doctor(*, report: bool) -> int:
 
     0: the server serves and no cause stands, or the bundle is written; 1 otherwise.
     """
-    deployed = probe.record_in(status.DEPLOYED) or of_a_first_try()
+    deployed = record_in(status.DEPLOYED) or of_a_first_try()
     refusal = status.refusal_of(os.geteuid(), deployed)
     if refusal is not None or deployed is None:
         print(refusal, file=sys.stderr)
@@ -57,7 +61,7 @@ def doctor(*, report: bool) -> int:
 
 def of_a_first_try() -> dict[str, Any] | None:
     """What a deploy would have recorded that got as far as the server's first start."""
-    spec = probe.record_in(SERVER / "spec.json")
+    spec = record_in(SERVER / "spec.json")
     if spec is None:
         return None
     return {"format": manifest.FORMAT, "server": {"unit": spec["unit"], "port": spec["port"]}}
@@ -69,13 +73,13 @@ def of_a_first_try() -> dict[str, Any] | None:
 def findings(deployed: Mapping[str, Any]) -> Findings:
     server = deployed["server"]
     unit, port = str(server["unit"]), int(server["port"])
-    shown = probe.unit_properties(unit)
+    shown = units.unit_properties(unit)
     pid = int(shown.get("MainPID") or 0)
-    process = probe.process(pid, shown["ExecMainStartTimestamp"]) if pid else None
-    health = probe.health(port) if process is not None else None
+    process = units.process(pid, shown["ExecMainStartTimestamp"]) if pid else None
+    health = replies.health(port) if process is not None else None
     serves = process is not None and health == 200
     starts = starts_of(unit)
-    spec = probe.record_in(SERVER / "spec.json") or {"unit": unit, "port": port}
+    spec = record_in(SERVER / "spec.json") or {"unit": unit, "port": port}
     about = surroundings.about(spec, serves=serves)
     now, before = split(starts, serves=serves)
     lines = [line for start in now for line in start.lines]
@@ -189,21 +193,21 @@ def journal_text(words: Sequence[str]) -> str:
 
 
 def said_by(command: list[str]) -> str:
-    done = probe.ran(command, 60)
+    done = ran(command, 60)
     return done.stdout + done.stderr if done else ""
 
 
 def text_in(path: Path) -> str:
-    return probe.read_text(path) or ""
+    return read_text(path) or ""
 
 
 def driver_facts() -> dict[str, Any]:
     return {
         "driver": status.driver(),
-        "nvml": probe.gpu(),
+        "nvml": nvml.gpu(),
         "module": text_in(Path("/proc/driver/nvidia/version")),
         "kernel": os.uname().release,
-        "system": probe.os_release()["pretty_name"],
+        "system": os_release()["pretty_name"],
     }
 
 

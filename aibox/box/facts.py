@@ -11,8 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aibox.box import good_units, lent, probe
+from aibox.box import good_units, lent
 from aibox.box.job import write_whole
+from aibox.box.probe import driver
+from aibox.box.probe.files import SERVER_STATE, record_in
+from aibox.box.probe.server import file_stamp, last_good
 from aibox.decide import monitoring, own_facts
 from aibox.decide.driver import DriverWanted, next_boot_reasons
 from aibox.decide.driver_evidence import Evidence
@@ -40,27 +43,27 @@ def facts() -> int:
 def read(told: dict[str, Any]) -> OwnFacts:
     """told: see decide.monitoring.facts_config."""
     gate = next(iter(good_units.passed(told["unit"])), None)
-    failed = probe.record_in(probe.SERVER_STATE / "failed.json") or {}
-    installed = probe.file_stamp(f"{monitoring.SYSTEMD}/{told['unit']}")
+    failed = record_in(SERVER_STATE / "failed.json") or {}
+    installed = file_stamp(f"{monitoring.SYSTEMD}/{told['unit']}")
     return OwnFacts(
         built=told["built"],
         speculative=told["speculative"],
         passed=gate.when if gate else None,
         failed=max((one["when"] for one in failed.values()), default=None),
-        gated=installed is None or installed["sha256"] == probe.last_good("sha256"),
+        gated=installed is None or installed["sha256"] == last_good("sha256"),
         reboot_reasons=next_boot(told["driver"]),
-        kernel_log=tuple(probe.kernel_lines("NVRM: Xid")),
+        kernel_log=tuple(driver.kernel_lines("NVRM: Xid")),
         when=time.time(),
         lent=lent.is_at_work(),
     )
 
 
-def next_boot(wanted: dict[str, Any]) -> tuple[str, ...] | None:
+def next_boot(told: dict[str, Any]) -> tuple[str, ...] | None:
     """Why the next reboot would lose the card; None where the box's own report can't be judged."""
-    driver = DriverWanted(**{**wanted, "pci_ids": tuple(wanted["pci_ids"])})
+    wanted = DriverWanted(**{**told, "pci_ids": tuple(told["pci_ids"])})
     asked = {"key_file": KEY, "cuda": None}
     try:
-        evidence = Evidence.parse(json.dumps(probe.driver(asked)))
+        evidence = Evidence.parse(json.dumps(driver.driver(asked)))
     except ValueError:
         return None
-    return tuple(next_boot_reasons(evidence, driver))
+    return tuple(next_boot_reasons(evidence, wanted))

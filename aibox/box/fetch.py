@@ -19,7 +19,7 @@ from typing import Any, cast
 from aibox.box import hashing, tensors
 from aibox.box.download import Download, journal_of
 from aibox.box.job import JobError, Progress, Spec, read, write_whole
-from aibox.box.probe import can_be_shared
+from aibox.box.probe.accounts import can_be_shared
 from aibox.box.take_over import copy, need_room, places, take_over
 from aibox.box.tensors import is_tensors
 from aibox.decide.head import Head, index_of, judge_dtype, judge_head, judge_index

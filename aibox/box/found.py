@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aibox.box import probe
+from aibox.box.probe.files import SERVER_STATE, record_in
+from aibox.box.probe.unit_files import FIRST_WORDS
 
-STATE = probe.SERVER_STATE
-FIRST_WORDS = probe.FIRST_WORDS
+STATE = SERVER_STATE
 INSTALLED = Path("/etc/systemd/system")
 # Where systemd looks for a unit's file that no program makes, /etc first.
 STANDING = (INSTALLED, Path("/usr/local/lib/systemd/system"), Path("/usr/lib/systemd/system"))
@@ -72,7 +72,7 @@ def records(unit: str | None = None) -> list[Record]:
     "links": {path that enables it or is another name of it: its target}}. A masked unit has an
     empty text; so has a drop-in that is a link to nothing.
     """
-    read = [probe.record_in(path) for path in files()]
+    read = [record_in(path) for path in files()]
     whole = [one for one in read if one is not None and fault_of(one) is None]
     return [one for one in whole if unit in (None, one["unit"])]
 

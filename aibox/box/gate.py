@@ -9,7 +9,9 @@ from http.client import HTTPException
 from typing import Any
 
 from aibox.box.job import JobError, Progress, Spec
-from aibox.box.probe import health, holds, listening, ports_of_unit, process
+from aibox.box.probe.replies import health
+from aibox.box.probe.sockets import holds, listening, ports_of_unit
+from aibox.box.probe.units import process
 from aibox.box.prove import ask
 from aibox.box.service import Service, Start
 from aibox.decide.secrecy import without_secrets

@@ -20,7 +20,7 @@ from typing import Any
 
 from aibox.box import found
 from aibox.box.job import Spec, write_whole
-from aibox.box.probe import SERVER_STATE, record_in
+from aibox.box.probe.files import SERVER_STATE, record_in
 from aibox.decide import history
 from aibox.decide.history import Passed
 from aibox.decide.memory_account import Account

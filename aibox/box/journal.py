@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from aibox.box import probe
+from aibox.box.probe.commands import ran
 
 STARTS = 3  # that are looked at: systemd may have begun the next try already
 LINES = 20_000  # of a start, the last; a server that was up for weeks has many
@@ -29,7 +29,7 @@ class Told:
 
 def flushed() -> None:
     """See that all that was said is written down, before a last look."""
-    probe.ran(["journalctl", "--sync"], 10)
+    ran(["journalctl", "--sync"], 10)
 
 
 def told_since(
@@ -78,7 +78,7 @@ def add_kernel(starts: Sequence[Told]) -> None:
 
 
 def entries(words: Sequence[str]) -> list[Entry]:
-    said = probe.ran(["journalctl", *words, "-o", "json", "--no-pager", "-q"], 60)
+    said = ran(["journalctl", *words, "-o", "json", "--no-pager", "-q"], 60)
     found = []
     for row in (said.stdout if said else "").splitlines():
         try:

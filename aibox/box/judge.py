@@ -18,8 +18,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aibox.box import adoption, argv, probe, tensors
+from aibox.box import adoption, argv, tensors
 from aibox.box.job import JobError, Progress, Spec, write_whole
+from aibox.box.probe import drop_ins
+from aibox.box.probe.files import SERVER_STATE, changed_at, record_in
+from aibox.box.probe.port_owners import owner_of
+from aibox.box.probe.processes import unit_of
 from aibox.box.service import Service
 from aibox.box.surroundings import cards_now
 from aibox.decide import candidate
@@ -28,7 +32,7 @@ from aibox.decide.head import index_of
 from aibox.decide.refusal import Refusal
 from aibox.decide.weights import is_loaded
 
-JUDGED = probe.SERVER_STATE / "judged.json"
+JUDGED = SERVER_STATE / "judged.json"
 MOST_KEPT = 20
 # 19 to 26 s of CPU measured with 0.31.0 (torch and vLLM are read); a busy box has less of it.
 LIMIT_S = 300
@@ -104,7 +108,7 @@ def together(faults: Sequence[Refusal]) -> JobError:
 def verdict_of(spec: Spec, progress: Progress, *, keep: bool = True) -> Verdict:
     """What the release said of this command line, asked only where it has not said it yet."""
     key = key_of(spec)
-    kept = (probe.record_in(JUDGED) or {}).get("verdicts")
+    kept = (record_in(JUDGED) or {}).get("verdicts")
     verdicts = kept if isinstance(kept, dict) else {}
     answer = verdicts.get(key)
     if not isinstance(answer, dict):
@@ -124,7 +128,7 @@ def key_of(spec: Spec) -> str:
         spec["command"],
         sorted(spec["environment"].items()),
         spec["user"],
-        probe.changed_at(Path(spec["release"]) / "release.json"),
+        changed_at(Path(spec["release"]) / "release.json"),
         Path(argv.__file__).read_text(),
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
@@ -202,7 +206,7 @@ def evidence_for(spec: Spec, verdict: Verdict) -> Evidence:
     cards, error = cards_now()
     return Evidence(
         verdict=verdict,
-        config=probe.record_in(weights / "config.json"),
+        config=record_in(weights / "config.json"),
         index=index(weights),
         weights_bytes=loaded_bytes(weights),
         port_owner=port_owner(spec["port"]),
@@ -210,20 +214,20 @@ def evidence_for(spec: Spec, verdict: Verdict) -> Evidence:
         cards=cards,
         nvml_error=error,
         drop_ins=drop_ins_that_stay(spec["unit"]),
-        failed=probe.record_in(probe.SERVER_STATE / "failed.json") or {},
+        failed=record_in(SERVER_STATE / "failed.json") or {},
     )
 
 
 def drop_ins_that_stay(unit: str) -> dict[str, str]:
     """Without those of a person's own unit, which go with it."""
     going = adoption.set_aside(Service(unit))
-    there = probe.surroundings(unit)["drop_ins"]
+    there = drop_ins.surroundings(unit)["drop_ins"]
     return {path: text for path, text in there.items() if path not in going}
 
 
 def index(weights: Path) -> Mapping[str, Any] | None:
     """The weights' index, or what their files' own headers say; None where neither is read."""
-    found = probe.record_in(weights / "model.safetensors.index.json")
+    found = record_in(weights / "model.safetensors.index.json")
     if found is not None:
         return found
     files = sorted(weights.glob("*.safetensors"))
@@ -241,11 +245,11 @@ def loaded_bytes(weights: Path) -> int:
 
 
 def port_owner(port: int) -> Owner | None:
-    found = probe.owner_of(port)
+    found = owner_of(port)
     return None if found is None else Owner(found["pid"], found["name"], found["unit"])
 
 
 def pids_of(unit: str) -> frozenset[int]:
     """Every process of a unit, the engine's too: NVML names that one."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208  names only
-    return frozenset(pid for pid in pids if probe.unit_of(pid) == unit)
+    return frozenset(pid for pid in pids if unit_of(pid) == unit)

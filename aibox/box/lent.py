@@ -14,7 +14,7 @@ from pathlib import Path
 from aibox.box import job
 from aibox.box.adoption import clear_beside
 from aibox.box.job import JobError, write_whole
-from aibox.box.probe import record_in
+from aibox.box.probe.files import record_in
 from aibox.box.service import Service
 
 RECORD = Path("/run/aibox/lent.json")

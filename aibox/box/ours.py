@@ -17,7 +17,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from aibox.box import found, probe
+from aibox.box import found
+from aibox.box.probe.commands import text_of
+from aibox.box.probe.files import read_text
+from aibox.box.probe.units import unit_properties
 
 STATE = Path("/var/lib/aibox")
 UNITS = found.INSTALLED
@@ -115,7 +118,7 @@ def unit(name: str) -> dict[str, Any]:
     """ "file": the sha256 of what is installed, null without one; "traces": files of a trial;
     "his": how a person's own stands, see found.how_it_stands; "content": see found.content_of."""
     path = UNITS / name
-    shown = probe.unit_properties(name)
+    shown = unit_properties(name)
     tried, turning = TRIED / name, UNITS.with_name("system.control") / name
     traces = [
         TRIED / name,
@@ -136,13 +139,13 @@ def unit(name: str) -> dict[str, Any]:
 
 
 def is_enabled(name: str) -> bool:
-    return probe.unit_properties(name).get("UnitFileState") == "enabled"
+    return unit_properties(name).get("UnitFileState") == "enabled"
 
 
 def jobs() -> list[str]:
     """Units of our jobs that are at work, but for a teardown itself."""
     words = ["systemctl", "list-units", "--plain", "--no-legend", "--no-pager", "--all"]
-    shown = probe.text_of([*words, "--state=active,activating,deactivating", "aibox-*.service"])
+    shown = text_of([*words, "--state=active,activating,deactivating", "aibox-*.service"])
     names = [line.split()[0] for line in (shown or "").splitlines() if line.strip()]
     return [name for name in names if name not in NO_JOBS]
 
@@ -163,7 +166,7 @@ def is_as_cleaned(path: str, both: list[str | None]) -> bool:
 
 
 def text_in(path: str) -> str | None:
-    return None if Path(path).is_symlink() else probe.read_text(Path(path))
+    return None if Path(path).is_symlink() else read_text(Path(path))
 
 
 def is_folder(path: str) -> bool:
@@ -260,7 +263,7 @@ def packages(names: list[str]) -> dict[str, dict[str, Any]]:
 
 def marked_automatic() -> set[str]:
     """Packages that nobody has asked for, by apt's own list; its commands would write a cache."""
-    text = probe.read_text(EXTENDED_STATES) or ""
+    text = read_text(EXTENDED_STATES) or ""
     stanzas = (
         dict(re.findall(r"^([\w-]+): *(.*)$", one, re.MULTILINE)) for one in text.split("\n\n")
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from aibox.box.job import JobError, Spec, write_whole
-from aibox.box.probe import record_in
+from aibox.box.probe.files import record_in
 from aibox.decide.acceptance import Counters, difference, parse_metrics
 from aibox.decide.releases import served_now
 

@@ -9,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from aibox.box.probe import SERVER_STATE, holds, listening, status_of
+from aibox.box.probe.files import SERVER_STATE
+from aibox.box.probe.replies import status_of
+from aibox.box.probe.sockets import holds, listening
 from aibox.decide.start_limits import start_limit
 
 HISTORY = SERVER_STATE / "history.json"

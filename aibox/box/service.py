@@ -11,7 +11,7 @@ from pathlib import Path
 from aibox.box.found import INSTALLED, text_in
 from aibox.box.job import JobError
 from aibox.box.journal import told_since
-from aibox.box.probe import unit_properties
+from aibox.box.probe.units import unit_properties
 
 TRIED = Path("/run/systemd/system.control")
 BEGIN_S = 30

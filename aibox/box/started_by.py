@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from aibox.box import probe
+from aibox.box.probe import replies, sockets
 from aibox.decide import launch
 
 MOST_READ = 100_000  # bytes of a script
@@ -51,9 +51,9 @@ def port_of(unit: str | None, running: Sequence[str], texts: Sequence[str], usua
     usual: where nothing tells it.
     """
     said = [port for words in [*commands_in(texts), running] if (port := told(words)) is not None]
-    listening = probe.ports_of_unit(unit) if unit else set()
+    listening = sockets.ports_of_unit(unit) if unit else set()
     for port in [*(one for one in said if one in listening), *sorted(listening)]:
-        if probe.health(port) == 200:
+        if replies.health(port) == 200:
             return port
     return next(iter([*said, *sorted(listening)]), usual)
 

@@ -13,7 +13,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from aibox.box import contents, found, good_units, lent, probe, surroundings
+from aibox.box import contents, found, good_units, lent, surroundings
+from aibox.box.probe.commands import text_of
+from aibox.box.probe.driver import built_module, library_file, library_version, loaded_module
+from aibox.box.probe.files import SERVER_STATE, changed_at, record_in
+from aibox.box.probe.processes import unit_of
+from aibox.box.probe.replies import health, status_of
+from aibox.box.probe.server import last_good
+from aibox.box.probe.server import server as look_at_server
+from aibox.box.probe.system import os_release
+from aibox.box.probe.units import unit_properties
 from aibox.box.prove import exposition
 from aibox.box.service import Service
 from aibox.decide import acceptance, manifest, standing
@@ -30,7 +39,7 @@ Deployed = dict[str, Any]
 
 def status(*, as_manifest: bool, full: bool, history: bool, as_json: bool) -> int:
     """Print what the box serves, has served, or is made of. 0; 1 refused, or nothing serves."""
-    deployed = probe.record_in(DEPLOYED)
+    deployed = record_in(DEPLOYED)
     refusal = refusal_of(os.geteuid(), deployed, history=history)
     if refusal is not None:
         print(refusal, file=sys.stderr)
@@ -86,7 +95,7 @@ def looked(deployed: Deployed) -> standing.Facts:
         "release": deployed["release"]["folder"],
         "weights": deployed["weights"]["folder"],
     }
-    found = probe.server(asked)
+    found = look_at_server(asked)
     serving = found["process"] is not None and found["health"] == 200
     text = exposition(server["port"]) if serving else ""
     pace = acceptance.mean_of(text, "vllm:request_time_per_output_token_seconds")
@@ -100,7 +109,7 @@ def looked(deployed: Deployed) -> standing.Facts:
         gate=gate,
         state=found["unit"].get("ActiveState", "inactive"),
         since=found["process"]["started"] if serving else None,
-        driver=standing.driver(probe.loaded_module()),
+        driver=standing.driver(loaded_module()),
         counters=counters_in(text),
         requests=pace and pace[0],
         seconds_per_token=pace and pace[1],
@@ -109,10 +118,10 @@ def looked(deployed: Deployed) -> standing.Facts:
         own_bytes=card and card[2],
         cards=len(pinned_by(server)) or 1,
         proof=proof,
-        proven=probe.changed_at(Path(server["proof"])) if proof else None,
+        proven=changed_at(Path(server["proof"])) if proof else None,
         failed=max(found["failed"].values(), key=lambda one: one["when"], default=None),
         doors={
-            name: probe.status_of(one["url"] + one["ready"])
+            name: status_of(one["url"] + one["ready"])
             for name, one in deployed.get("doors", {}).items()
         },
         gated=found["file"] is None or found["file"]["sha256"] == found["good"],
@@ -139,7 +148,7 @@ def memory(unit: str, pinned: tuple[str, ...]) -> tuple[int, int, int] | None:
         if card.memory_bytes is None or card.free_bytes is None:
             return None
         total, used = total + card.memory_bytes, used + card.memory_bytes - card.free_bytes
-        ours = (one for one in card.processes if probe.unit_of(one.pid) == unit)
+        ours = (one for one in card.processes if unit_of(one.pid) == unit)
         own += sum(one.used_bytes or 0 for one in ours)
     return total, used, own
 
@@ -164,20 +173,20 @@ def own_unit() -> Passed | None:
 
 def unit_now() -> str | None:
     """The unit of the newest candidate: a box can have served by units of two names."""
-    spec = probe.record_in(probe.SERVER_STATE / "spec.json") or {}
+    spec = record_in(SERVER_STATE / "spec.json") or {}
     return spec.get("unit")
 
 
 def history_of(passed: list[Passed], there: set[str]) -> dict[str, Any]:
     """For a rollback and a benchmark. serves: whether the installed unit is the last good one, and
     answers; port: its own. benchmark: whether one is at work, or has left something behind."""
-    spec = probe.record_in(probe.SERVER_STATE / "spec.json") or {}
+    spec = record_in(SERVER_STATE / "spec.json") or {}
     service, own = Service(str(spec.get("unit", ""))), own_unit()
     path = found.standing(service.name) if spec else None
     text = found.text_in(path) if path else None
     name = None if text is None else good_units.sum_of(text)
-    unit = probe.unit_properties(service.name) if path else {}
-    pid, good = int(unit.get("MainPID") or 0), probe.last_good("sha256")
+    unit = unit_properties(service.name) if path else {}
+    pid, good = int(unit.get("MainPID") or 0), last_good("sha256")
     kept = good_units.kept(name) if name else None
     port = int((kept or spec).get("port") or 0)
     fragment = unit.get("FragmentPath", "")
@@ -190,7 +199,7 @@ def history_of(passed: list[Passed], there: set[str]) -> dict[str, Any]:
         "found": asdict(own) if own else None,
         "port": port or None,
         "kept": [asdict(one) for one in good_units.found_units(unit_now())],
-        "serves": bool(pid and from_there and name == good and probe.health(port) == 200),
+        "serves": bool(pid and from_there and name == good and health(port) == 200),
         "benchmark": lent.is_known(),
     }
 
@@ -212,7 +221,7 @@ def readings(deployed: Deployed, *, full: bool) -> Readings:
     files = [str(DEPLOYED), *deployed["files"]]
     doors = deployed.get("doors", {})
     links = [current, *(Path(one["root"], "current") for one in doors.values())]
-    units = {name: probe.unit_properties(name) for name in deployed["units"]}
+    units = {name: unit_properties(name) for name in deployed["units"]}
     installed = packages()
     return Readings(
         deployed=deployed,
@@ -235,7 +244,7 @@ def readings(deployed: Deployed, *, full: bool) -> Readings:
         driver=driver(),
         recorded={
             "kernel": platform.release(),
-            "distribution": probe.os_release()["pretty_name"],
+            "distribution": os_release()["pretty_name"],
         },
     )
 
@@ -250,7 +259,7 @@ def venv(folder: Path) -> Venv | None:
 
 def weights(folder: Path, *, full: bool) -> tuple[Entry, ...] | None:
     """The weights, with the sums of their last verification where a file is as it was then."""
-    record = probe.record_in(folder / manifest.WEIGHTS_RECORD) or {}
+    record = record_in(folder / manifest.WEIGHTS_RECORD) or {}
 
     def known(path: str, status: os.stat_result) -> str | None:
         file = record.get("files", {}).get(path)
@@ -300,7 +309,7 @@ def kernel_setting(name: str) -> str | None:
 def packages() -> dict[str, tuple[str, bool]]:
     """{name: (version, whether it is held)} of the distribution's packages that are installed."""
     form = "${Package}\t${Version}\t${db:Status-Want}\t${db:Status-Status}\n"
-    rows = (probe.text_of(["dpkg-query", "-W", "-f", form]) or "").splitlines()
+    rows = (text_of(["dpkg-query", "-W", "-f", form]) or "").splitlines()
     cells = (row.split("\t") for row in rows)
     return {
         name: (version, want == "hold")
@@ -311,12 +320,12 @@ def packages() -> dict[str, tuple[str, bool]]:
 
 def driver() -> dict[str, str | None]:
     """The NVIDIA driver in its three places: loaded, built for this kernel, and its library."""
-    built = probe.module(platform.release())
-    library = probe.library_file(probe.text_of(["ldconfig", "-p"]) or "")
+    built = built_module(platform.release())
+    library = library_file(text_of(["ldconfig", "-p"]) or "")
     return {
-        "loaded": standing.driver(probe.loaded_module()),
+        "loaded": standing.driver(loaded_module()),
         "module": f"{built['version']}, {built['license']}" if built else None,
-        "library": probe.library_version(library),
+        "library": library_version(library),
     }
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from aibox.box import probe
+from aibox.box.probe import nvml
+from aibox.box.probe.commands import text_of
+from aibox.box.probe.driver import library_file, library_version, loaded_module
+from aibox.box.probe.port_owners import owner_of
+from aibox.box.probe.processes import unit_of
 from aibox.decide.faults import About, Holder
 from aibox.decide.spread import chosen, pinned_by
 from aibox.decide.vram import Card
@@ -16,8 +20,8 @@ MIB = 1 << 20
 def about(spec: Mapping[str, Any], *, serves: bool) -> About:
     """For the diagnosis. spec: of a candidate, or at least its "unit" and "port"."""
     unit, port = str(spec["unit"]), int(spec["port"])
-    loaded = probe.loaded_module()
-    library = probe.library_file(probe.text_of(["ldconfig", "-p"]) or "")
+    loaded = loaded_module()
+    library = library_file(text_of(["ldconfig", "-p"]) or "")
     card_bytes, holders = card(unit, pinned_by(spec))
     return About.of(
         spec,
@@ -25,13 +29,13 @@ def about(spec: Mapping[str, Any], *, serves: bool) -> About:
         holders=holders,
         card_bytes=card_bytes,
         driver_loaded=loaded["version"] if loaded else None,
-        driver_installed=probe.library_version(library),
+        driver_installed=library_version(library),
         serves=serves,
     )
 
 
 def foreign_owner(unit: str, port: int) -> Holder | None:
-    owner = probe.owner_of(port)
+    owner = owner_of(port)
     if owner is None or owner["unit"] == unit:
         return None
     return Holder(int(owner["pid"]), str(owner["name"]))
@@ -47,7 +51,7 @@ def card(unit: str, pinned: tuple[str, ...] = ()) -> tuple[int | None, list[Hold
         Holder(one.pid, one.name, None if one.used_bytes is None else one.used_bytes // MIB)
         for each in found
         for one in each.processes
-        if probe.unit_of(one.pid) != unit
+        if unit_of(one.pid) != unit
     ]
     size = min if pinned else max
     return size((each.memory_bytes or 0 for each in found), default=0) or None, holders
@@ -67,5 +71,5 @@ def cards_now() -> tuple[tuple[Card, ...], str | None]:
 
 def nvml_complaint() -> list[str]:
     """What NVML answers now, in nvidia-smi's words, where it is a fault that is known."""
-    error = probe.gpu()["error"]
+    error = nvml.gpu()["error"]
     return [f"Failed to initialize NVML: {error}"] if error else []

@@ -17,7 +17,9 @@ from aibox.box import adoption, gate, good_units, journal, lent, started_by, tur
 from aibox.box.found import is_ours, standing_parts
 from aibox.box.good_units import sum_of
 from aibox.box.job import FAILURES, JobError, Progress, Spec, refusal_of, write_whole
-from aibox.box.probe import SERVER_STATE, health, process
+from aibox.box.probe.files import SERVER_STATE
+from aibox.box.probe.replies import health
+from aibox.box.probe.units import process
 from aibox.box.prove import exposition, record
 from aibox.box.service import Service, Start
 from aibox.box.surroundings import about

@@ -16,7 +16,8 @@ from typing import Any
 
 from aibox.box import hashing
 from aibox.box.job import JobError, Progress, Spec
-from aibox.box.probe import can_be_shared, weights_places
+from aibox.box.probe.accounts import can_be_shared
+from aibox.box.probe.caches import weights_places
 from aibox.decide import takeover
 from aibox.decide.weights import LockedFile
 

@@ -15,8 +15,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from aibox.box import apt, brought, found, job, ours, probe, turning
+from aibox.box import apt, brought, found, job, ours, turning
 from aibox.box.job import JobError, Progress, Spec, write_whole
+from aibox.box.probe import repository
+from aibox.box.probe.processes import name_of, unit_of
+from aibox.box.probe.sockets import links_of
+from aibox.box.probe.units import unit_properties
 from aibox.box.service import Service
 from aibox.decide import apt as read
 from aibox.decide import teardown as decide
@@ -69,11 +73,11 @@ def in_use(plan: Plan) -> None:
     going = [*plan.releases, *plan.folders]
     own = {*plan.stop, *plan.jobs, job.unit_of("teardown")}
     for pid in sorted(int(path.name) for path in Path("/proc").glob("[0-9]*")):
-        unit = probe.unit_of(pid)
+        unit = unit_of(pid)
         used = next(iter(used_by(pid, going)), None) if unit not in own else None
         if used is not None:
             raise JobError(
-                f"process {pid} ({probe.name_of(pid)}{f' of {unit}' if unit else ''}) uses {used}",
+                f"process {pid} ({name_of(pid)}{f' of {unit}' if unit else ''}) uses {used}",
                 "nothing that runs from what is to be removed, but our own server",
                 "end it when it may end, then run this again; nothing was changed",
             )
@@ -84,7 +88,7 @@ def used_by(pid: int, folders: Iterable[str]) -> list[str]:
     process = Path(f"/proc/{pid}")
     try:
         words = (process / "cmdline").read_bytes() + (process / "maps").read_bytes()
-        open_now = [link.encode(errors="replace") for link in probe.links_of(pid)]
+        open_now = [link.encode(errors="replace") for link in links_of(pid)]
     except OSError:  # it has ended meanwhile
         return []
     held = b"\n".join([words, *open_now])
@@ -159,7 +163,7 @@ def started(name: str) -> list[str]:
 
 
 def state_of(name: str) -> str:
-    return probe.unit_properties(name).get("ActiveState", "unknown")
+    return unit_properties(name).get("ActiveState", "unknown")
 
 
 def systemctl(*words: str) -> bool:
@@ -214,7 +218,7 @@ def purgeable(names: list[str], families: str) -> list[str]:
         code, said = apt.simulated([*apt.APT, "purge", *wanted]) if wanted else (0, "")
         if code:
             raise apt.refused(read.explained(said))
-        others = sorted(set(probe.simulation(said)["removed"]) - set(wanted))
+        others = sorted(set(repository.simulation(said)["removed"]) - set(wanted))
         if not others:
             return wanted
     raise JobError(

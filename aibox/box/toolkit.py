@@ -11,8 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from aibox.box import probe
 from aibox.box.job import JobError, Progress, Spec, write_whole
+from aibox.box.probe.driver import nvcc_version
+from aibox.box.probe.files import path_of
 from aibox.decide import nvcc
 from aibox.decide.refusal import Refusal
 
@@ -40,8 +41,8 @@ def prove(spec: Spec, progress: Progress) -> dict[str, Any]:
     """
     progress.step("compiling a kernel for the card")
     RECORD.unlink(missing_ok=True)
-    folder = probe.ROOT / f"usr/local/cuda-{spec['toolkit']}"
-    version = probe.nvcc_version(spec["toolkit"])
+    folder = path_of(f"usr/local/cuda-{spec['toolkit']}")
+    version = nvcc_version(spec["toolkit"])
     if version is None:
         raise refused(nvcc.missing(f"{folder}/bin/nvcc"))
     glibc = platform.libc_ver()[1]

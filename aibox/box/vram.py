@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from aibox.box import probe
+from aibox.box.probe.processes import name_of
 from aibox.decide.vram import Card, Cuda, Holder
 
 Answer = TypeVar("Answer")
@@ -71,7 +71,7 @@ def process_name(pid: int) -> str:
         name = str(pynvml.nvmlSystemGetProcessName(pid))
     except (pynvml.NVMLError, pynvml.NVMLLibraryMismatchError):
         name = ""
-    return name or probe.name_of(pid)
+    return name or name_of(pid)
 
 
 def watts(milliwatts: int) -> float:

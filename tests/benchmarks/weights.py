@@ -22,8 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aibox.box import hashing, probe
+from aibox.box import hashing
 from aibox.box.job import Progress
+from aibox.box.probe import weights
 from aibox.decide.weights import FileStamp, LockedFile, plan
 from tests.rehearsal import checkpoints
 from tests.rehearsal.emulation.hub import PROJECT, Hub
@@ -106,7 +107,7 @@ def looks(folder: Path) -> None:
 
 
 def look(place: Path, lock: dict[str, LockedFile]) -> None:
-    found = probe.weights({"folder": str(place)})
+    found = weights.weights({"folder": str(place)})
     recorded = {
         path: (FileStamp(*file["stamp"]), file["sha256"])
         for path, file in found["verified"]["files"].items()

@@ -22,9 +22,10 @@ from typing import Any
 
 import pytest
 
-from aibox.box import fetch, job, probe
+from aibox.box import fetch, job
 from aibox.box.download import journal_of
 from aibox.box.job import JobError, Progress
+from aibox.box.probe import weights
 from aibox.decide.weights import FileStamp, WeightsLock, content, plan
 from tests.rehearsal import checkpoints
 from tests.rehearsal.checkpoints import SHARD, TINY
@@ -336,7 +337,7 @@ def test_what_is_on_the_box_is_linked_and_the_hub_sends_nothing(
 
 
 def is_complete(spec: Spec) -> bool:
-    found = probe.weights({"folder": spec["folder"]})
+    found = weights.weights({"folder": spec["folder"]})
     text = json.dumps({key: spec[key] for key in ("repository", "commit", "files")})
     files = WeightsLock.parse(text).files
     return plan(

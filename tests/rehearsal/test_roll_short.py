@@ -10,8 +10,8 @@ from typing import Any
 
 from aibox.box.deploy_lock import LOCK
 from aibox.box.job import FOLDER
-from tasks.facts import PROBE_SOURCE
-from tasks.probe_part import part_of
+from tasks.facts import ANSWERED_BY
+from tasks.sent_along import program
 from tests.rehearsal.box import Box
 from tests.rehearsal.candidates import SCRIPT, script, scripted
 from tests.rehearsal.conftest import MakeBox
@@ -66,4 +66,4 @@ def at_work(box: Box) -> Any:
 def answer_of(box: Box, question: str, asked: dict[str, Any]) -> Any:
     """Of the probe, as it is sent along."""
     words = ["python3", "-", question, json.dumps(asked)]
-    return json.loads(box.run(words, text=part_of(PROBE_SOURCE, question)).stdout)
+    return json.loads(box.run(words, text=program(ANSWERED_BY[question])).stdout)

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from aibox.box import bench, bench_quality, job, probe, prove, surroundings
+from aibox.box import bench, bench_quality, job, prove, surroundings
 from aibox.box.job import JobError, Progress
+from aibox.box.probe import files
 from aibox.decide import bench_plan, bench_report
 from aibox.decide.bench_plan import Asked
 from aibox.decide.vram import Card
@@ -145,7 +146,7 @@ def test_the_card_is_the_one_that_serves(
 ) -> None:
     cards = (Card(0, "one", FIRST, None, None, None), Card(1, "other", SECOND, None, None, None))
     monkeypatch.setattr(surroundings, "cards_now", lambda: (cards, None))
-    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    monkeypatch.setattr(files, "ROOT", tmp_path)
     on_the_bus = (("0000:01:00.0", "0x2bb1", FIRST), ("0000:41:00.0", "0x2bb5", SECOND))
     for slot, device, its_uuid in on_the_bus:
         for path, text in (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aibox.box import discover, probe
+from aibox.box import discover
 from tasks.facts import Discovery
 
 HEAD = {
@@ -155,7 +155,7 @@ def test_every_model_of_a_hub_cache_is_found_once(
     model(cache / f"models--Qwen--Qwen3.8-27B/snapshots/{COMMIT}")
     model(cache / "models--un--sloth/snapshots/main")
     (cache / f"models--Qwen--Qwen3.8-27B/snapshots/{COMMIT}/model.safetensors").unlink()
-    monkeypatch.setattr(probe, "weights_places", lambda _repository: [str(tmp_path), str(cache)])
+    monkeypatch.setattr(discover, "weights_places", lambda _repository: [str(tmp_path), str(cache)])
     assert [one["repository"] for one in discover.weights(ASKED, [])] == ["un/sloth"]
     (cache / f"models--Qwen--Qwen3.8-27B/snapshots/{COMMIT}/one.safetensors").write_bytes(b"12345")
     found = discover.weights(ASKED, [str(cache / "models--un--sloth/snapshots/main")])

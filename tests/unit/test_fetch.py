@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from aibox.box import fetch, hashing, probe, tensors
+from aibox.box import fetch, hashing, tensors
 from aibox.box.job import JobError, Progress
+from aibox.box.probe import weights
 from aibox.decide.weights import FileStamp, WeightsLock, WeightsPlan, plan
 from tests.unit.conftest import ROOT
 
@@ -70,7 +71,7 @@ def test_what_was_verified_is_what_the_plan_finds_complete(
 
 def planned(folder: Path) -> WeightsPlan:
     """As the deploy plans it, from the probe's own answer."""
-    found = probe.weights({"folder": str(folder)})
+    found = weights.weights({"folder": str(folder)})
     return plan(
         WeightsLock.parse(LOCK.read_text()).files,
         {path: FileStamp(*stamp) for path, stamp in found["seen"].items()},

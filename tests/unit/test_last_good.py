@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from aibox.box import adoption, gate, good_units, probe, switch, turning
+from aibox.box import adoption, gate, good_units, switch, turning
 from aibox.box.good_units import sum_of
 from aibox.box.job import Spec
+from aibox.box.probe import sockets
 from tests.unit.made_systemd import HIS, OURS, UNIT, Systemd, write
 from tests.unit.passed import passed
 
@@ -29,7 +30,7 @@ def serves(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     answer = {"now": True}
     monkeypatch.setattr(switch, "served_now", lambda *_: answer["now"])
     monkeypatch.setattr(gate, "model_served", lambda _port: "his-model")
-    monkeypatch.setattr(probe, "ports_of_unit", lambda _unit: set())
+    monkeypatch.setattr(sockets, "ports_of_unit", lambda _unit: set())
     return answer
 
 

@@ -14,8 +14,27 @@ from typing import Any
 
 import pytest
 
-from aibox.box import probe
-from tasks.probe_part import part_of
+from aibox.box.probe import (
+    at_work,
+    caches,
+    containers,
+    door_venv,
+    drop_ins,
+    files,
+    foreign,
+    foreign_unit,
+    owners,
+    processes,
+    releases,
+    server,
+    serving,
+    system,
+    unit_files,
+    units,
+    weights,
+)
+from tasks.facts import ANSWERED_BY
+from tasks.sent_along import program
 from tests.unit.conftest import ROOT
 
 
@@ -23,14 +42,7 @@ def test_it_runs_from_standard_input_on_a_bare_python() -> None:
     asked = {"folders": ["/nowhere/at/all"], "ports": [1], "sizes": {"x": ["/nowhere"]}}
     asked |= {"user": "nobody-of-that-name", "unit": "none-such.service"}
     asked |= {"units": ["nowhere.service"], "keys": ["/nowhere/keys"]}
-    done = subprocess.run(
-        [sys.executable, "-IS", "-", "system", json.dumps(asked)],
-        input=(ROOT / "aibox/box/probe.py").read_text(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    answer = json.loads(done.stdout)
+    answer = answer_of("system", asked)
     assert answer["python"] == f"{sys.version_info.major}.{sys.version_info.minor}"
     assert answer["root"] == (os.geteuid() == 0)
     assert answer["disks"]["/nowhere/at/all"]["mount"] == "/"
@@ -44,8 +56,8 @@ def test_it_runs_from_standard_input_on_a_bare_python() -> None:
 
 
 def test_a_folder_that_is_not_there_lies_on_its_parents_disk(tmp_path: Path) -> None:
-    found = probe.disk(str(tmp_path / "a/b/c"))
-    assert found == {**probe.disk(str(tmp_path)), "free_bytes": found["free_bytes"]}
+    found = system.disk(str(tmp_path / "a/b/c"))
+    assert found == {**system.disk(str(tmp_path)), "free_bytes": found["free_bytes"]}
     assert found["filesystem"] == str(tmp_path.stat().st_dev)
     assert found["free_bytes"] > 0
 
@@ -54,12 +66,12 @@ def test_a_folder_that_is_not_there_lies_on_its_parents_disk(tmp_path: Path) -> 
 def test_a_release_without_its_record_is_none(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "release.json").write_text(content)
-    assert probe.release({"folder": str(tmp_path)}) is None
+    assert releases.release({"folder": str(tmp_path)}) is None
 
 
 def test_a_release_is_its_record(tmp_path: Path) -> None:
     (tmp_path / "release.json").write_text('{"version": "1"}')
-    assert probe.release({"folder": str(tmp_path)}) == {"version": "1"}
+    assert releases.release({"folder": str(tmp_path)}) == {"version": "1"}
 
 
 def test_every_file_of_the_weights_is_seen(tmp_path: Path) -> None:
@@ -67,7 +79,7 @@ def test_every_file_of_the_weights_is_seen(tmp_path: Path) -> None:
     (tmp_path / "deep/x").write_text("12345")
     (tmp_path / ".verified.json").write_text('{"files": {}}')
     status = (tmp_path / "deep/x").stat()
-    assert probe.weights({"folder": str(tmp_path)}) == {
+    assert weights.weights({"folder": str(tmp_path)}) == {
         "seen": {"deep/x": [5, status.st_mtime_ns, status.st_ino]},
         "shared": {},
         "verified": {"files": {}},
@@ -77,12 +89,12 @@ def test_every_file_of_the_weights_is_seen(tmp_path: Path) -> None:
 
 def test_weights_that_are_not_there_are_nothing(tmp_path: Path) -> None:
     nothing: dict[str, Any] = {"seen": {}, "shared": {}, "verified": None, "listed": None}
-    assert probe.weights({"folder": str(tmp_path / "none")}) == nothing
+    assert weights.weights({"folder": str(tmp_path / "none")}) == nothing
 
 
 def test_sizes_are_what_the_disk_holds(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(os.urandom(100_000))
-    found = probe.size_of([str(tmp_path / "x"), str(tmp_path / "none")])
+    found = system.size_of([str(tmp_path / "x"), str(tmp_path / "none")])
     assert 100_000 <= found < 200_000
 
 
@@ -92,7 +104,7 @@ def test_a_process_is_its_command_environment_and_start() -> None:
     with subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe) as running:
         assert running.stdout is not None
         running.stdout.readline()  # it runs
-        found = probe.process(running.pid, "Sun 2026-11-29 16:31:02.500000 UTC")
+        found = units.process(running.pid, "Sun 2026-11-29 16:31:02.500000 UTC")
         running.communicate(b"end\n")
     assert found is not None
     assert found["command"] == words
@@ -102,22 +114,22 @@ def test_a_process_is_its_command_environment_and_start() -> None:
 
 @pytest.mark.parametrize("started", ["", "n/a"])
 def test_a_process_without_a_start_is_none(started: str) -> None:
-    assert probe.process(os.getpid(), started) is None
+    assert units.process(os.getpid(), started) is None
 
 
 def test_a_file_that_is_gone_has_no_stamp(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("x")
-    found = probe.file_stamp(str(tmp_path / "x"))
+    found = server.file_stamp(str(tmp_path / "x"))
     assert found is not None
     assert found["changed"] == (tmp_path / "x").stat().st_mtime
-    assert probe.file_stamp(str(tmp_path / "none")) is None
-    assert probe.file_stamp("") is None
+    assert server.file_stamp(str(tmp_path / "none")) is None
+    assert server.file_stamp("") is None
 
 
 def test_owners_are_named_and_what_is_not_there_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "x").touch(0o640)
-    found = probe.owners({"paths": [str(tmp_path / "x"), str(tmp_path / "none")]})
-    owner = f"{probe.user_name(os.getuid())}:{probe.group_name(os.getgid())}"
+    found = owners.owners({"paths": [str(tmp_path / "x"), str(tmp_path / "none")]})
+    owner = f"{owners.user_name(os.getuid())}:{owners.group_name(os.getgid())}"
     assert found == {str(tmp_path / "x"): [owner, "640"]}
 
 
@@ -133,21 +145,22 @@ def test_owners_are_named_and_what_is_not_there_is_left_out(tmp_path: Path) -> N
     ],
 )
 def test_the_kernels_addresses_are_read(digits: str, address: str) -> None:
-    assert ipaddress.ip_address(probe.address_of(digits)) == ipaddress.ip_address(address)
+    assert ipaddress.ip_address(foreign.address_of(digits)) == ipaddress.ip_address(address)
 
 
 def test_a_listening_port_is_seen_with_its_process() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        found = [one for one in probe.listeners() if one["port"] == port]
+        found = [one for one in foreign.listeners() if one["port"] == port]
     assert [(one["address"], one["name"]) for one in found] == [
-        ("127.0.0.1", probe.name_of(os.getpid()))
+        ("127.0.0.1", processes.name_of(os.getpid()))
     ]
 
 
 def test_the_port_that_control_came_in_by_is_found_above_sudo() -> None:
     code = (
-        "import sys; sys.path.insert(0, '.')\nfrom aibox.box import probe\nprint(probe.ssh_port())"
+        "import sys; sys.path.insert(0, '.')\n"
+        "from aibox.box.probe import foreign\nprint(foreign.ssh_port())"
     )
     done = subprocess.run(
         ["sh", "-c", 'env -i "$0" -c "$1"; true', sys.executable, code],
@@ -176,11 +189,11 @@ def test_the_port_that_control_came_in_by_is_found_above_sudo() -> None:
     ],
 )
 def test_drop_ins_are_looked_for_where_systemd_does(unit: str, folders: list[str]) -> None:
-    assert probe.drop_in_folders(unit) == folders
+    assert unit_files.drop_in_folders(unit) == folders
 
 
 def test_a_drop_in_that_cannot_be_read_is_said(tmp_path: Path) -> None:
-    assert probe.content(tmp_path / "none") == "# cannot be read: No such file or directory"
+    assert files.content(tmp_path / "none") == "# cannot be read: No such file or directory"
 
 
 @pytest.mark.parametrize("folder", ["etc/systemd/system", "usr/local/lib/systemd/system"])
@@ -200,23 +213,23 @@ def test_a_units_file_is_foreign_where_a_person_would_lose_it(
     content: str | None,
     foreign: bool,
 ) -> None:
-    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    monkeypatch.setattr(files, "ROOT", tmp_path)
     name = "vllm-coder.service"
     (tmp_path / folder).mkdir(parents=True)
     if content is not None:
         (tmp_path / folder / name).write_text(content)
     his = {"path": f"/{folder}/{name}", "starts_container": False, "starts_vllm": True}
-    assert probe.foreign_unit(name) == (his if foreign else None)
+    assert foreign_unit.foreign_unit(name) == (his if foreign else None)
 
 
 def test_a_unit_in_etc_hides_those_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    monkeypatch.setattr(files, "ROOT", tmp_path)
     for folder, text in (("etc", ""), ("usr/lib", "[Service]\nExecStart=/his\n")):
         (tmp_path / folder / "systemd/system").mkdir(parents=True)
         (tmp_path / folder / "systemd/system/vllm-coder.service").write_text(text)
-    assert probe.foreign_unit("vllm-coder.service") is None  # masked
+    assert foreign_unit.foreign_unit("vllm-coder.service") is None  # masked
 
 
 @pytest.mark.parametrize(
@@ -233,7 +246,7 @@ def test_a_unit_in_etc_hides_those_of_its_name(
 )
 def test_a_unit_that_starts_a_container_is_known_by_its_file(start: str, container: bool) -> None:
     text = f"[Unit]\nAfter=docker.service x\n[Service]\nExecStart={start}\n"
-    assert probe.starts_container(text) is container
+    assert containers.starts_container(text) is container
 
 
 @pytest.mark.parametrize(
@@ -254,21 +267,23 @@ def test_a_unit_that_starts_a_container_is_known_by_its_file(start: str, contain
 def test_what_serves_vllm_is_known_by_its_unit_or_its_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str, serves: bool
 ) -> None:
-    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    monkeypatch.setattr(files, "ROOT", tmp_path)
     home = tmp_path / "home/me"
     home.mkdir(parents=True)
     (home / "start.sh").write_text('#!/bin/sh\nexec "$HOME/vllm-env/bin/vllm" \\\n  serve "$1"\n')
     (home / "other.sh").write_text("#!/bin/sh\nexec nginx\n")
     (home / "litellm.yaml").write_text("model: hosted_vllm/x\n")
-    assert probe.starts_vllm("none-such.service", f"[Service]\nExecStart={start}\n") is serves
+    assert (
+        foreign_unit.starts_vllm("none-such.service", f"[Service]\nExecStart={start}\n") is serves
+    )
 
 
 def test_a_drop_in_may_be_what_starts_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    monkeypatch.setattr(files, "ROOT", tmp_path)
     folder = tmp_path / "etc/systemd/system/x.service.d"
     folder.mkdir(parents=True)
     (folder / "10.conf").write_text("[Service]\nExecStart=\nExecStart=/v/bin/vllm serve w\n")
-    assert probe.starts_vllm("x.service", "[Service]\nExecStart=/bin/true\n")
+    assert foreign_unit.starts_vllm("x.service", "[Service]\nExecStart=/bin/true\n")
 
 
 @pytest.mark.parametrize(
@@ -285,28 +300,30 @@ def test_a_drop_in_may_be_what_starts_vllm(tmp_path: Path, monkeypatch: pytest.M
 def test_the_unit_that_starts_dockers_container_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, units: dict[str, str], starter: str | None
 ) -> None:
-    monkeypatch.setattr(probe, "ROOT", tmp_path)
-    monkeypatch.setattr(probe, "active_state", lambda name: "active" if "idle" not in name else "")
+    monkeypatch.setattr(files, "ROOT", tmp_path)
+    monkeypatch.setattr(
+        containers, "active_state", lambda name: "active" if "idle" not in name else ""
+    )
     group = f"0::/system.slice/docker-{'a' * 64}.scope\n"
-    monkeypatch.setattr(probe, "groups_of_process", lambda _pid: group)
+    monkeypatch.setattr(containers, "groups_of_process", lambda _pid: group)
     folder = tmp_path / "etc/systemd/system"
     folder.mkdir(parents=True)
     for name, start in units.items():
         (folder / f"{name}.service").write_text(f"[Service]\nExecStart=/usr/bin/{start}\n")
-    assert probe.starter_of(7, 8000) == starter
+    assert containers.starter_of(7, 8000) == starter
 
 
 def test_podmans_unit_holds_its_container(monkeypatch: pytest.MonkeyPatch) -> None:
     group = f"0::/system.slice/qwen.service/libpod-payload-{'a' * 64}\n"
-    monkeypatch.setattr(probe, "groups_of_process", lambda _pid: group)
-    assert probe.starter_of(7, None) == "qwen.service"
+    monkeypatch.setattr(containers, "groups_of_process", lambda _pid: group)
+    assert containers.starter_of(7, None) == "qwen.service"
 
 
 def test_what_keeps_all_containers_is_not_stopped_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
     group = f"0::/system.slice/docker.service/docker/{'a' * 64}\n"
-    monkeypatch.setattr(probe, "groups_of_process", lambda _pid: group)
-    monkeypatch.setattr(probe, "PLACES_OF_UNITS", ())
-    assert probe.starter_of(7, None) is None
+    monkeypatch.setattr(containers, "groups_of_process", lambda _pid: group)
+    monkeypatch.setattr(containers, "PLACES_OF_UNITS", ())
+    assert containers.starter_of(7, None) is None
 
 
 # --- weights that lie on the box already ---------------------------------------------------------
@@ -335,7 +352,7 @@ def hub_in(folder: Path, repository: str = REPOSITORY) -> str:
 @pytest.fixture
 def nobody_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else runs on this machine."""
-    monkeypatch.setattr(probe, "servers_of_vllm", list)
+    monkeypatch.setattr(caches, "servers_of_vllm", list)
 
 
 @pytest.mark.usefixtures("nobody_serves")
@@ -343,7 +360,7 @@ def test_weights_are_looked_for_in_the_homes_of_root_and_of_persons(homes: Path)
     other = hub_in(homes / "root/.cache/huggingface/hub", "org/other")
     hub_in(homes / "www/.cache/huggingface/hub")
     mine = hub_in(homes / "me/.cache/huggingface/hub")
-    assert probe.weights_places(REPOSITORY) == [mine, other]  # what holds it comes first
+    assert caches.weights_places(REPOSITORY) == [mine, other]  # what holds it comes first
 
 
 @pytest.mark.usefixtures("nobody_serves")
@@ -358,14 +375,14 @@ def test_a_home_that_does_not_answer_is_passed_over(
     test.write_text('#!/bin/sh\ncase "$2" in */root/*) exec sleep 60 ;; esac\nexec [ "$@" ]\n')
     test.chmod(0o755)
     monkeypatch.setenv("PATH", f"{test.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr(probe, "FOLDER_ANSWERS_S", 0.5)
+    monkeypatch.setattr(caches, "FOLDER_ANSWERS_S", 0.5)
     began = time.monotonic()
-    assert probe.weights_places(REPOSITORY) == [mine]
+    assert caches.weights_places(REPOSITORY) == [mine]
     assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize(
-    ("variable", "below"), [("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("HOME", probe.HUB_CACHE)]
+    ("variable", "below"), [("HF_HUB_CACHE", ""), ("HF_HOME", "hub"), ("HOME", caches.HUB_CACHE)]
 )
 def test_weights_are_looked_for_where_a_running_server_has_them(
     homes: Path, variable: str, below: str
@@ -382,7 +399,7 @@ def test_weights_are_looked_for_where_a_running_server_has_them(
         assert running.stdout
         running.stdout.readline()
         try:
-            places = probe.weights_places(REPOSITORY)
+            places = caches.weights_places(REPOSITORY)
             ours = [one for one in places if one.startswith(str(homes))]  # others may serve as well
             assert ours == [hub, str(model)]
         finally:
@@ -408,7 +425,7 @@ def test_weights_are_looked_for_where_a_running_server_has_them(
     ],
 )
 def test_a_server_of_vllm_is_known_by_its_command_line(words: list[str], is_one: bool) -> None:
-    assert probe.is_vllm(words) is is_one
+    assert processes.is_vllm(words) is is_one
 
 
 @pytest.mark.parametrize(
@@ -423,34 +440,34 @@ def test_a_server_is_alone_where_nobody_else_serves(
     others: list[dict[str, Any]], alone: bool
 ) -> None:
     ours = {"manager": "system", "unit": "vllm-coder.service"}
-    assert probe.is_alone([ours, *others], {"unit": "vllm-coder.service"}) is alone
-    assert not probe.is_alone(others, {"unit": "vllm-coder.service"})
+    assert serving.is_alone([ours, *others], {"unit": "vllm-coder.service"}) is alone
+    assert not serving.is_alone(others, {"unit": "vllm-coder.service"})
 
 
 def test_what_nobody_tells_is_not_known() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
-    assert probe.running_at(port) is None
+    assert serving.running_at(port) is None
 
 
 def test_who_holds_the_lock_of_a_deploy_is_told(tmp_path: Path) -> None:
     lock, jobs = tmp_path / "lock", tmp_path / "jobs"
     asked = {"jobs": str(jobs), "lock": str(lock)}
-    assert probe.at_work(asked) == {"jobs": [], "by": None}
+    assert at_work.at_work(asked) == {"jobs": [], "by": None}
     lock.write_text(json.dumps({"who": "me@desk", "since": time.time() - 60}))
-    assert probe.at_work(asked)["by"] is None  # left behind by one that has ended
+    assert at_work.at_work(asked)["by"] is None  # left behind by one that has ended
     with lock.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         by = answer_of("at_work", asked)["by"]
         assert (by["who"], 59 < by["seconds"] < 90) == ("me@desk", True)
         lock.write_text("")
-        assert probe.at_work(asked)["by"] == {}
+        assert at_work.at_work(asked)["by"] == {}
 
 
 def answer_of(question: str, asked: dict[str, Any]) -> Any:
-    """By the part of the probe that is sent along for a question."""
-    source = part_of((ROOT / "aibox/box/probe.py").read_text(), question)
+    """By the program that is sent along for a question."""
     words = [sys.executable, "-IS", "-", question, json.dumps(asked)]
+    source = program(ANSWERED_BY[question])
     done = subprocess.run(words, input=source, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)
 
@@ -469,13 +486,13 @@ def test_a_server_of_vllm_is_seen_on_whatever_port_it_listens() -> None:
         assert running.stdout
         ports = sorted(map(int, running.stdout.readline().split()))
         try:
-            found = probe.serving({"unit": "none-such.service"})
-            group = f"x{probe.groups_of_process(running.pid)}"
+            found = serving.serving({"unit": "none-such.service"})
+            group = f"x{processes.groups_of_process(running.pid)}"
         finally:
             running.kill()
     [one] = [one for one in found if running.pid == one["pid"]]
     assert (one["ports"], one["vllm"]) == (ports, True)
-    assert not probe.is_within(group, "none-such.service")
+    assert not processes.is_within(group, "none-such.service")
 
 
 @pytest.mark.parametrize(
@@ -489,7 +506,7 @@ def test_a_server_of_vllm_is_seen_on_whatever_port_it_listens() -> None:
     ],
 )
 def test_a_units_processes_are_those_of_its_own_control_group(path: str, within: bool) -> None:
-    assert probe.is_within(f"0::{path}\n", "vllm.service") is within
+    assert processes.is_within(f"0::{path}\n", "vllm.service") is within
 
 
 def test_what_can_be_linked_takes_no_room(homes: Path, tmp_path: Path) -> None:
@@ -500,12 +517,12 @@ def test_what_can_be_linked_takes_no_room(homes: Path, tmp_path: Path) -> None:
     shard.chmod(0o644)
     files = {"x.safetensors": [5, ["models--org--name/snapshots/*/x.safetensors"]]}
     asked = {"repository": REPOSITORY, "to": [str(tmp_path / "to")], "files": files}
-    assert probe.linkable({**asked, "from": None}) == 5
-    assert probe.linkable({**asked, "from": str(hub)}) == 5
-    assert probe.linkable({**asked, "from": str(tmp_path / "none")}) == 0
+    assert caches.linkable({**asked, "from": None}) == 5
+    assert caches.linkable({**asked, "from": str(hub)}) == 5
+    assert caches.linkable({**asked, "from": str(tmp_path / "none")}) == 0
     (tmp_path / "to").mkdir()
     (tmp_path / "to/x.safetensors").write_bytes(b"12345")
-    assert probe.linkable({**asked, "from": None}) == 0  # it is there, and counted as such
+    assert caches.linkable({**asked, "from": None}) == 0  # it is there, and counted as such
 
 
 @pytest.mark.parametrize(
@@ -524,7 +541,7 @@ def test_what_can_be_linked_takes_no_room(homes: Path, tmp_path: Path) -> None:
 def test_who_keeps_a_process_is_told_by_its_control_group(
     path: str, found: tuple[str, str | None]
 ) -> None:
-    assert probe.manager_of(f"0::{path}\n") == found
+    assert processes.manager_of(f"0::{path}\n") == found
 
 
 def test_the_names_of_what_a_units_own_files_set(tmp_path: Path) -> None:
@@ -539,10 +556,10 @@ def test_the_names_of_what_a_units_own_files_set(tmp_path: Path) -> None:
     )
     drop_in.write_text(f"[Service]\nEnvironment=SHOWN=1\nEnvironmentFile={tmp_path}/two.env\n")
     names = ["FROM_DROP_IN", "FROM_FILE", "HF_HOME", "LET_THROUGH", "NEXT", "SPACED", "SPOKEN"]
-    assert probe.given_by(unit, [drop_in]) == names
-    assert probe.given_by(Path(), []) == []
+    assert drop_ins.given_by(unit, [drop_in]) == names
+    assert drop_ins.given_by(Path(), []) == []
     unit.write_text('[Service]\nEnvironment="A=1\nEnvironmentFile=relative\n')
-    assert probe.given_by(unit, []) == ['"A']
+    assert drop_ins.given_by(unit, []) == ['"A']
 
 
 @pytest.mark.parametrize(
@@ -558,7 +575,7 @@ def test_the_names_of_what_a_units_own_files_set(tmp_path: Path) -> None:
 def test_a_persons_unit_is_known(tmp_path: Path, text: str | None, theirs: bool) -> None:
     if text is not None:
         (tmp_path / "x.service").write_text(text)
-    assert probe.is_a_persons(tmp_path / "x.service") is theirs
+    assert unit_files.is_a_persons(tmp_path / "x.service") is theirs
 
 
 OURS = "# Laid down by the deploy; what you change here goes.\n[Unit]\n"
@@ -587,7 +604,7 @@ def test_whose_a_doors_unit_is(
     whose: str | None,
 ) -> None:
     """One that a person has named as we would is theirs, wherever systemd finds it."""
-    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    monkeypatch.setattr(files, "ROOT", tmp_path)
     deployed = tmp_path / "deployed.json"
     if recorded:
         deployed.write_text(json.dumps({"units": {"litellm.service": {"enabled": True}}}))
@@ -595,7 +612,7 @@ def test_whose_a_doors_unit_is(
         folder = tmp_path / place.lstrip("/")
         folder.mkdir(parents=True)
         (folder / "litellm.service").write_text(text)
-    assert probe.unit_of_whom("litellm.service", deployed) == whose
+    assert unit_files.unit_of_whom("litellm.service", deployed) == whose
 
 
 def venv_made(folder: Path) -> None:
@@ -619,9 +636,9 @@ def test_what_was_changed_in_a_venv_since_it_was_built(
     venv_made(tmp_path)
     if name:
         os.utime(tmp_path / name, (3000, 3000))
-    answer = probe.door_venv({"folder": str(tmp_path)})
+    answer = door_venv.door_venv({"folder": str(tmp_path)})
     assert answer == {"record": {"lock_sha256": "ab"}, "touched": touched}
 
 
 def test_a_venv_without_its_record_is_none(tmp_path: Path) -> None:
-    assert probe.door_venv({"folder": str(tmp_path)}) == {"record": None, "touched": None}
+    assert door_venv.door_venv({"folder": str(tmp_path)}) == {"record": None, "touched": None}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aibox.box import probe
+from aibox.box.probe import driver, files, openpgp
 from aibox.decide.driver_evidence import Evidence
 
 KEY_FILE = "/usr/share/keyrings/aibox-nvidia.asc"
@@ -17,7 +17,7 @@ KEY_FILE = "/usr/share/keyrings/aibox-nvidia.asc"
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    monkeypatch.setattr(files, "ROOT", tmp_path)
     return tmp_path
 
 
@@ -29,7 +29,7 @@ def write(root: Path, path: str, text: str = "") -> Path:
 
 
 def asked() -> dict[str, Any]:
-    answer: dict[str, Any] = probe.driver({"key_file": KEY_FILE, "cuda": "13.0"})
+    answer: dict[str, Any] = driver.driver({"key_file": KEY_FILE, "cuda": "13.0"})
     return answer
 
 
@@ -50,7 +50,7 @@ def test_kernels_are_sorted_by_version_and_only_those_that_can_boot(root: Path) 
         write(root, f"boot/vmlinuz-{release}")
     write(root, "lib/modules/5.10.0-leftover/modules.dep")
     write(root, f"lib/modules/{os.uname().release}/modules.dep")  # runs, its image is elsewhere
-    found = probe.kernels()
+    found = driver.kernels()
     assert os.uname().release in found
     found.remove(os.uname().release)
     assert found == ["6.1.0-9-amd64", "6.1.0-40-amd64", "6.12-rc4-amd64", "6.12.43+deb12-amd64"]
@@ -60,7 +60,7 @@ def test_a_kernel_has_headers_and_an_initrd(root: Path) -> None:
     write(root, "lib/modules/6.1.0-40-amd64/build/Makefile")
     os.utime(write(root, "boot/initrd.img-6.1.0-40-amd64"), (1000, 2000))
     built = {"version": "580.178.04", "license": "Dual MIT/GPL"}
-    assert probe.kernel("6.1.0-40-amd64", built) == {
+    assert driver.kernel("6.1.0-40-amd64", built) == {
         "release": "6.1.0-40-amd64",
         "headers": True,
         "module": built,
@@ -68,7 +68,7 @@ def test_a_kernel_has_headers_and_an_initrd(root: Path) -> None:
     }
     (root / "lib/modules/6.2").mkdir()
     (root / "lib/modules/6.2/build").symlink_to("/usr/src/gone")
-    assert probe.kernel("6.2", None)["headers"] is False
+    assert driver.kernel("6.2", None)["headers"] is False
 
 
 MODINFO = """#!/bin/sh
@@ -86,8 +86,8 @@ END
 def test_a_built_module_is_read_by_modinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "bin/modinfo", MODINFO).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    assert probe.module("6.1") == {"version": "580.178.04", "license": "Dual MIT/GPL"}
-    assert probe.module("6.2") is None
+    assert driver.built_module("6.1") == {"version": "580.178.04", "license": "Dual MIT/GPL"}
+    assert driver.built_module("6.2") is None
 
 
 def device(root: Path, slot: str, vendor: str, kind: str, holder: str | None = None) -> None:
@@ -105,7 +105,7 @@ def test_only_nvidias_display_controllers_are_cards(root: Path) -> None:
     device(root, "0000:01:00.1", "0x10de", "0x040300")  # its sound
     device(root, "0000:02:00.0", "0x8086", "0x030000")
     device(root, "0000:03:00.0", "0x10de", "0x030200")
-    assert probe.cards_on_the_bus() == [
+    assert driver.cards_on_the_bus() == [
         {"slot": "0000:01:00.0", "id": "10de:2bb1", "driver": "nouveau"},
         {"slot": "0000:03:00.0", "id": "10de:2bb1", "driver": None},
     ]
@@ -118,12 +118,12 @@ def test_secure_boot_is_the_firmwares_word(
     root: Path, monkeypatch: pytest.MonkeyPatch, variable: bytes, on: bool | None
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert probe.secure_boot_on() is False  # not booted by EFI
+    assert driver.secure_boot_on() is False  # not booted by EFI
     folder = root / "sys/firmware/efi/efivars"
     folder.mkdir(parents=True)
-    assert probe.secure_boot_on() is None  # no variable, no mokutil
-    (folder / probe.SECURE_BOOT).write_bytes(variable)
-    assert probe.secure_boot_on() is on
+    assert driver.secure_boot_on() is None  # no variable, no mokutil
+    (folder / driver.SECURE_BOOT).write_bytes(variable)
+    assert driver.secure_boot_on() is on
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_mokutil_is_asked_where_the_variable_is_hidden(
     (root / "sys/firmware/efi").mkdir(parents=True)
     write(root, "bin/mokutil", f"#!/bin/sh\necho '{said}'\n").chmod(0o755)
     monkeypatch.setenv("PATH", f"{root}/bin:/usr/bin:/bin")
-    assert probe.secure_boot_on() is on
+    assert driver.secure_boot_on() is on
 
 
 @pytest.mark.parametrize(
@@ -146,11 +146,11 @@ def test_mokutil_is_asked_where_the_variable_is_hidden(
 def test_a_key_of_the_machine_counts_when_it_is_enrolled(
     root: Path, monkeypatch: pytest.MonkeyPatch, said: str, enrolled: bool | None
 ) -> None:
-    assert probe.mok_enrolled() is False
+    assert driver.mok_enrolled() is False
     write(root, "var/lib/dkms/mok.pub")
     write(root, "bin/mokutil", f"#!/bin/sh\necho '{said}'; exit 1\n").chmod(0o755)
     monkeypatch.setenv("PATH", f"{root}/bin:/usr/bin:/bin")
-    assert probe.mok_enrolled() is enrolled
+    assert driver.mok_enrolled() is enrolled
 
 
 OPEN = (
@@ -168,7 +168,7 @@ def test_the_loaded_module_says_its_flavour(
     write(root, "proc/driver/nvidia/version", line)
     if with_sys:
         write(root, "sys/module/nvidia/version", "580.178.04\n")
-    assert probe.loaded_module() == {"version": "580.178.04", "open": is_open}
+    assert driver.loaded_module() == {"version": "580.178.04", "open": is_open}
 
 
 LDCONFIG = """\
@@ -182,10 +182,10 @@ LDCONFIG = """\
 def test_the_library_has_the_version_of_the_file_behind_its_link(root: Path) -> None:
     real = write(root, "lib/x86_64-linux-gnu/libnvidia-ml.so.580.178.04")
     (real.parent / "libnvidia-ml.so.1").symlink_to(real.name)
-    assert probe.library_version(probe.library_file(LDCONFIG)) == "580.178.04"
-    assert probe.library_file("") is None
-    assert probe.library_version(None) is None
-    assert probe.library_version(Path("/lib/libnvidia-ml.so.1")) is None
+    assert driver.library_version(driver.library_file(LDCONFIG)) == "580.178.04"
+    assert driver.library_file("") is None
+    assert driver.library_version(None) is None
+    assert driver.library_version(Path("/lib/libnvidia-ml.so.1")) is None
 
 
 LISTING = """\
@@ -205,7 +205,7 @@ ii \tbash\tamd64\t5.2\tbash
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the listing is one of that machine")
 def test_packages_are_those_of_the_driver_that_are_really_installed() -> None:
-    found = probe.driver_packages(LISTING)
+    found = driver.driver_packages(LISTING)
     assert sorted(found) == [
         "cuda-toolkit-13-0",
         "libcuda1",
@@ -225,16 +225,16 @@ def test_packages_are_those_of_the_driver_that_are_really_installed() -> None:
 def test_a_runfiles_log_counts_with_a_library_that_no_package_owns(root: Path) -> None:
     write(root, "var/log/nvidia-installer.log")
     library = write(root, "usr/lib/libnvidia-ml.so.580.1")
-    assert probe.runfile(None) == []
-    assert probe.runfile(library) == ["/var/log/nvidia-installer.log"]
+    assert driver.runfile(None) == []
+    assert driver.runfile(library) == ["/var/log/nvidia-installer.log"]
     write(root, "usr/bin/nvidia-uninstall")
-    assert probe.runfile(None) == ["/usr/bin/nvidia-uninstall"]
+    assert driver.runfile(None) == ["/usr/bin/nvidia-uninstall"]
 
 
 @pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="asks dpkg itself")
 def test_a_packages_file_is_owned() -> None:
-    assert probe.owned(Path("/usr/bin/dpkg"))
-    assert not probe.owned(Path("/usr/bin/no-such-program"))
+    assert driver.owned(Path("/usr/bin/dpkg"))
+    assert not driver.owned(Path("/usr/bin/no-such-program"))
 
 
 def test_sources_are_whole_texts(root: Path) -> None:
@@ -242,7 +242,7 @@ def test_sources_are_whole_texts(root: Path) -> None:
     write(root, "etc/apt/sources.list.d/b.sources", "Types: deb\n")
     write(root, "etc/apt/sources.list.d/a.list", "deb x y z\n")
     write(root, "etc/apt/sources.list.d/old.list.save", "deb old\n")
-    assert probe.sources() == {
+    assert driver.sources() == {
         "/etc/apt/sources.list": "# empty\n",
         "/etc/apt/sources.list.d/a.list": "deb x y z\n",
         "/etc/apt/sources.list.d/b.sources": "Types: deb\n",
@@ -291,7 +291,7 @@ def test_the_kernels_telling_lines_are_kept(
     write(tmp_path, "bin/journalctl", script).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
     lines = LOG.splitlines()
-    assert probe.kernel_log() == [lines[0], lines[3], lines[4], lines[5]]
+    assert driver.kernel_log() == [lines[0], lines[3], lines[4], lines[5]]
 
 
 # --- keys ---
@@ -324,21 +324,21 @@ def armored(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 
 def test_a_fingerprint_is_the_one_that_gpg_names(armored: tuple[str, str]) -> None:
     text, name = armored
-    assert probe.fingerprint(text) == name
-    assert probe.fingerprint("a banner\n" + text.replace("\n", "\r\n")) == name
+    assert openpgp.fingerprint(text) == name
+    assert openpgp.fingerprint("a banner\n" + text.replace("\n", "\r\n")) == name
 
 
 def test_what_is_no_key_has_no_fingerprint(armored: tuple[str, str]) -> None:
     text, _ = armored
     lines = text.splitlines()
-    assert probe.fingerprint("") is None
-    assert probe.fingerprint("<html>404</html>") is None
-    assert probe.fingerprint("\n".join([*lines[:3], lines[-1]])) is None  # cut short
-    assert probe.fingerprint(text.replace(lines[2], "!" * 64)) is None
-    assert probe.fingerprint(text.replace("PUBLIC KEY BLOCK", "SIGNATURE")) is None
+    assert openpgp.fingerprint("") is None
+    assert openpgp.fingerprint("<html>404</html>") is None
+    assert openpgp.fingerprint("\n".join([*lines[:3], lines[-1]])) is None  # cut short
+    assert openpgp.fingerprint(text.replace(lines[2], "!" * 64)) is None
+    assert openpgp.fingerprint(text.replace("PUBLIC KEY BLOCK", "SIGNATURE")) is None
 
 
 def test_a_signature_is_no_key() -> None:
-    assert probe.first_packet(b"\x88\x02\x04\x00") is None  # tag 2
-    assert probe.first_packet(b"\xc6\x02\x04\x00") == b"\x04\x00"  # new format, tag 6
-    assert probe.first_packet(b"\x98\x05\x04\x00") is None  # shorter than it says
+    assert openpgp.first_packet(b"\x88\x02\x04\x00") is None  # tag 2
+    assert openpgp.first_packet(b"\xc6\x02\x04\x00") == b"\x04\x00"  # new format, tag 6
+    assert openpgp.first_packet(b"\x98\x05\x04\x00") is None  # shorter than it says

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from aibox.box import probe
+from aibox.box.probe import files
+from aibox.box.probe import repository as probe
 from aibox.decide.driver_refusals import RepositoryAnswer
 
 TOOLS = ("apt-get", "apt-cache", "apt-ftparchive", "dpkg-deb", "gpg")
@@ -165,7 +166,7 @@ def test_nothing_of_it_stays(
         lay_out(folder, *rest)
 
     monkeypatch.setattr(probe, "lay_out", noted)
-    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    monkeypatch.setattr(files, "ROOT", tmp_path)
     lists = Path("/var/lib/apt/lists")
     before = sorted(lists.glob("*"))
     assert answer(repository).error is None
@@ -268,7 +269,7 @@ def test_hooks_of_the_box_are_not_run(
     for path in (tmp_path, *tmp_path.parents):
         if path.owner() == Path("~").expanduser().owner() and len(path.parts) > 2:
             path.chmod(0o755)  # apt fetches as a user of its own
-    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    monkeypatch.setattr(files, "ROOT", tmp_path)
     assert answer(repository).error is None
     assert not trace.exists()
 

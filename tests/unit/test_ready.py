@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from aibox.box import __main__, probe, ready
+from aibox.box import __main__, ready
+from aibox.box.probe import port_owners, processes, replies
 from aibox.decide import start_limits
 
 
@@ -109,14 +110,14 @@ def test_an_unhealthy_server_is_not_ready(serve: type) -> None:
 
 
 def test_health_is_the_status_or_nothing(serve: type) -> None:
-    assert probe.health(serve()) == 200
-    assert probe.health(serve(Fails)) == 503
-    assert probe.health(1) is None
+    assert replies.health(serve()) == 200
+    assert replies.health(serve(Fails)) == 503
+    assert replies.health(1) is None
 
 
 def test_the_owner_of_a_port_is_found(serve: type) -> None:
-    found = probe.owner_of(serve())
+    found = port_owners.owner_of(serve())
     assert found is not None
     assert found["pid"] == os.getpid()
-    assert found["name"] == probe.name_of(os.getpid())
-    assert probe.owner_of(1) is None
+    assert found["name"] == processes.name_of(os.getpid())
+    assert port_owners.owner_of(1) is None

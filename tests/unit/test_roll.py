@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aibox.box.probe import running_in
+from aibox.box.probe.serving import running_in
 from aibox.decide import roll
 from aibox.decide.drift import Audit, Mend, Reason, Serves
 from aibox.decide.manifest import AIBOX

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from aibox.box import probe, started_by
+from aibox.box import started_by
+from aibox.box.probe import replies, sockets
 
 UNIT = "vllm-coder.service"
 RUNS = ["/home/me/v/bin/python", "/home/me/v/bin/vllm", "serve", "/srv/w", "--port", "8002"]
@@ -21,8 +22,10 @@ def unit(start: str) -> str:
 def box(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     """{port that the unit listens on: what /health answers there}."""
     ports: dict[int, int] = {}
-    monkeypatch.setattr(probe, "ports_of_unit", lambda unit: set(ports) if unit == UNIT else {8000})
-    monkeypatch.setattr(probe, "health", lambda port: ports.get(port, 200))
+    monkeypatch.setattr(
+        sockets, "ports_of_unit", lambda unit: set(ports) if unit == UNIT else {8000}
+    )
+    monkeypatch.setattr(replies, "health", lambda port: ports.get(port, 200))
     return ports
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aibox.box import probe, status, surroundings
+from aibox.box import status, surroundings
 from aibox.decide.vram import Card, Holder
 
 UNIT = "vllm-coder.service"
@@ -21,7 +21,8 @@ CARDS = (card(0, 100, 40, OURS), card(1, 90, 20, OURS, OTHER), card(2, 30, 30))
 @pytest.fixture(autouse=True)
 def box(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(surroundings, "cards_now", lambda: (CARDS, None))
-    monkeypatch.setattr(probe, "unit_of", lambda pid: UNIT if pid == OURS.pid else None)
+    for one in (status, surroundings):
+        monkeypatch.setattr(one, "unit_of", lambda pid: UNIT if pid == OURS.pid else None)
 
 
 @pytest.mark.parametrize(

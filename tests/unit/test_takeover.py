@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aibox.box import probe
+from aibox.box.probe import accounts, caches
 from aibox.decide.takeover import asked, patterns
 from aibox.decide.weights import LockedFile
 
@@ -61,15 +61,15 @@ def test_a_file_is_shared_where_its_mode_will_do(
 ) -> None:
     uid = 1001 if gid == 1001 else 1000
     names = {1000: "me", 1001: "her", 100: "users"}
-    monkeypatch.setattr(probe, "user_name", names.__getitem__)
-    monkeypatch.setattr(probe, "group_name", lambda gid: names.get(gid, str(gid)))
-    monkeypatch.setattr(probe, "members", lambda name: [name, "me"] if name == "her" else [name])
+    monkeypatch.setattr(accounts, "user_name", names.__getitem__)
+    monkeypatch.setattr(accounts, "group_name", lambda gid: names.get(gid, str(gid)))
+    monkeypatch.setattr(accounts, "members", lambda name: [name, "me"] if name == "her" else [name])
 
     def of(kind: int) -> os.stat_result:
         return os.stat_result((kind | mode, 1, 1, 1, uid, gid, 5, 0, 0, 0))
 
-    assert probe.can_be_shared(of(stat.S_IFREG)) is shared
-    assert not probe.can_be_shared(of(stat.S_IFLNK))
+    assert accounts.can_be_shared(of(stat.S_IFREG)) is shared
+    assert not accounts.can_be_shared(of(stat.S_IFLNK))
 
 
 def test_what_can_be_linked_needs_no_room(tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_what_can_be_linked_needs_no_room(tmp_path: Path) -> None:
         (source / name).chmod(mode)
     files = {"x": FILE, "y": FILE, "z": LockedFile(6, "b" * 64)}
     question = {"from": str(source), "to": [str(target)], "files": asked("a/b", COMMIT, files)}
-    assert probe.linkable(question) == 5
+    assert caches.linkable(question) == 5
     target.mkdir(parents=True)
     os.link(source / "x", target / "x")
-    assert probe.linkable(question) == 0  # the folder's own size tells it
-    assert probe.linkable(question | {"from": str(tmp_path / "none")}) == 0
-    assert probe.linkable(None) == 0
+    assert caches.linkable(question) == 0  # the folder's own size tells it
+    assert caches.linkable(question | {"from": str(tmp_path / "none")}) == 0
+    assert caches.linkable(None) == 0

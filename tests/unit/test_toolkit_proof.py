@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from aibox.box import probe, toolkit
+from aibox.box import toolkit
 from aibox.box.job import JobError, Progress
+from aibox.box.probe import files
 from aibox.decide import nvcc
 
 NVCC = """#!/bin/sh
@@ -18,7 +19,7 @@ WRITES = 'echo "$@" > {folder}/asked; grep -q "include <cmath>" "$3" || exit 9; 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(probe, "ROOT", tmp_path)
+    monkeypatch.setattr(files, "ROOT", tmp_path)
     monkeypatch.setattr(toolkit, "RECORD", tmp_path / "lib/cuda.json")
     return tmp_path
 

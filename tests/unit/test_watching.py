@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from aibox.box import facts, probe
+from aibox.box import facts
+from aibox.box.probe import commands, driver, programs, unit_files
 from aibox.decide import monitoring, scraping, services, watcher
 from aibox.decide.driver import DriverWanted
 from aibox.decide.monitoring import GPU_EXPORTER, NODE_EXPORTER, Monitor, Standing
@@ -75,7 +76,7 @@ def test_the_node_exporter_listens_for_readers_only(
 ) -> None:
     standing = Standing(True, ON, ON, readers)
     lines = monitoring.node_drop_in(standing, 9100, ["vllm-coder.service"]).splitlines()
-    assert lines[0].startswith(probe.FIRST_WORDS)
+    assert lines[0].startswith(unit_files.FIRST_WORDS)
     assert "ExecStart=" in lines  # the package's own goes
     assert "$ARGS" in "".join(lines)
     assert any(f"--web.listen-address={address}" in line for line in lines)
@@ -376,10 +377,10 @@ def test_files_of_a_package_that_were_changed_are_named(
     sum_of_a = "0cc175b9c0f1b6a831c399e269772661"
     rows = [f" {path} {sum_of_a}" for path in (same, other, tmp_path / "gone")]
     said = "\n".join(["installed", *rows, f" {other} {sum_of_a} obsolete"])
-    monkeypatch.setattr(probe, "text_of", lambda _words: said)
-    assert probe.changed_by_hand("prometheus") == [str(other), str(other)]
-    monkeypatch.setattr(probe, "text_of", lambda _words: None)
-    assert probe.changed_by_hand("prometheus") is None
+    monkeypatch.setattr(programs, "text_of", lambda _words: said)
+    assert programs.changed_by_hand("prometheus") == [str(other), str(other)]
+    monkeypatch.setattr(programs, "text_of", lambda _words: None)
+    assert programs.changed_by_hand("prometheus") is None
 
 
 # --- what a box tells of itself ------------------------------------------------------------------
@@ -410,7 +411,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     config.write_text(text)
     monkeypatch.setattr(facts, "CONFIG", config)
     monkeypatch.setattr(facts, "WRITTEN", tmp_path / "aibox.prom")
-    monkeypatch.setattr(probe, "text_of", lambda _words: None)
+    monkeypatch.setattr(commands, "ran", lambda *_: None)
     return config
 
 
@@ -436,7 +437,7 @@ def report(module: dict[str, str] | None) -> dict[str, Any]:
 def test_a_box_judges_its_next_reboot_by_what_the_deploy_wanted(
     monkeypatch: pytest.MonkeyPatch, module: dict[str, str] | None, row: str
 ) -> None:
-    monkeypatch.setattr(probe, "driver", lambda _asked: report(module))
+    monkeypatch.setattr(driver, "driver", lambda _asked: report(module))
     assert facts.facts() == 0
     written = facts.WRITTEN.read_text()
     assert f"aibox_next_reboot_{row}" in written
