@@ -33,6 +33,7 @@ from tests.rehearsal.machine import (
     RehearsalError,
     cache_folder,
     command,
+    locked,
     undisturbed,
 )
 from tests.rehearsal.registry import Entry, Owner
@@ -40,6 +41,7 @@ from tests.rehearsal.registry import Entry, Owner
 # numbers that systemd as process 1 understands: an orderly poweroff, an orderly reboot
 POWER_OFF = signal.SIGRTMIN + 4
 REBOOT = signal.SIGRTMIN + 5
+UP_S = 180.0  # a box is up or off in two seconds; on a busy machine it takes its time
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Box:
         binds: Mapping[str | Path, str] | None = None,
         disk_limit_mb: int | None = None,
         owned: bool = False,
-        timeout_s: float = 60,
+        timeout_s: float = UP_S,
     ) -> Self:
         """Bring up a new box and wait until it answers; one of the same name is replaced.
 
@@ -171,7 +173,7 @@ class Box:
         log = Path(self.entry.folder, "console.log")
         return log.read_text(errors="replace") if log.exists() else ""
 
-    def start(self, timeout_s: float = 60) -> None:
+    def start(self, timeout_s: float = UP_S) -> None:
         """Switch a box on that is off, with its disk as it was; a running one is left alone."""
         with self.locked():
             if not self.is_running:
@@ -183,12 +185,12 @@ class Box:
         with self.locked():
             self.stop()
 
-    def shutdown(self, timeout_s: float = 60) -> None:
+    def shutdown(self, timeout_s: float = UP_S) -> None:
         """Shut down in order, and wait. Raises RehearsalError when it takes too long."""
         with self.locked():
             self.shut_down(timeout_s)
 
-    def reboot(self, timeout_s: float = 60) -> None:
+    def reboot(self, timeout_s: float = UP_S) -> None:
         """Restart in order, and wait until the box answers again."""
         before = cgroup.leader(self.machine_name)
         if before is None:
@@ -197,7 +199,7 @@ class Box:
         self.until(lambda: cgroup.leader(self.machine_name) not in (before, None), timeout_s)
         self.wait(timeout_s)
 
-    def reset(self, timeout_s: float = 60) -> None:
+    def reset(self, timeout_s: float = UP_S) -> None:
         """Throw away what the box has written and start it from its image and layers again."""
         with self.locked():
             entry = self.entry
@@ -211,7 +213,7 @@ class Box:
         with self.locked():
             self.remove()
 
-    def snapshot(self, name: str, key: str = "", timeout_s: float = 60) -> str:
+    def snapshot(self, name: str, key: str = "", timeout_s: float = UP_S) -> str:
         """Shut the box down and keep its disk as the read-only layer "name-key"; returns that.
 
         The box stays off and stands on the new layer: start() goes on from there. Its next start
@@ -285,7 +287,7 @@ class Box:
     def private_key(self) -> Path:
         return image.private_key()
 
-    def wait(self, timeout_s: float = 60) -> None:
+    def wait(self, timeout_s: float = UP_S) -> None:
         """Wait until the box lets its users in over ssh. Raises RehearsalError with its console."""
         address = self.address
 
@@ -373,7 +375,7 @@ class Box:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One at a time may change the box; the others wait."""
-        with image.locked(cache_folder() / "boxes" / f"{self.machine_name}.lock"):
+        with locked(cache_folder() / "boxes" / f"{self.machine_name}.lock"):
             yield
 
     def __enter__(self) -> Self:
@@ -435,7 +437,7 @@ Host {name}
     UserKnownHostsFile "{known_hosts}"
     GlobalKnownHostsFile /dev/null
     StrictHostKeyChecking yes
-    ConnectTimeout 10
+    ConnectTimeout 30
     LogLevel ERROR
 
 """

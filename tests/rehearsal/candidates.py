@@ -47,7 +47,7 @@ def switch(box: Box, spec: Spec) -> jobs.Answer:
     return jobs.finish(box, "switch")
 
 
-def wait_for_step(box: Box, step: str, timeout_s: float = 30) -> None:
+def wait_for_step(box: Box, step: str, timeout_s: float = 120) -> None:
     """Wait until the switch that is under way is at a step."""
 
     def is_there() -> bool:
@@ -80,7 +80,7 @@ def answers(box: Box) -> bool:
 
 
 def until_it_answers(box: Box) -> None:
-    jobs.until(lambda: answers(box), "the server does not answer", 60)
+    jobs.until(lambda: answers(box), "the server does not answer")
 
 
 def history_of(box: Box) -> list[dict[str, Any]]:

@@ -59,7 +59,7 @@ def leader(machine_name: str) -> int | None:
     return None
 
 
-def end(machine_name: str, timeout_s: float = 10) -> None:
+def end(machine_name: str, timeout_s: float = 60) -> None:
     """Kill every process of the box and take its group away; a box that is off is no error."""
     until = time.monotonic() + timeout_s
     while True:

@@ -23,8 +23,7 @@ from tests.rehearsal import by_hand
 from tests.rehearsal.box import Box, drop_layers, layer_exists
 from tests.rehearsal.emulation import nvidia_repository
 from tests.rehearsal.emulation.hub import Hub, usual_port
-from tests.rehearsal.image import locked
-from tests.rehearsal.machine import CHECKOUT, cache_folder
+from tests.rehearsal.machine import CHECKOUT, cache_folder, locked
 from tests.rehearsal.main_job import stop_hub_if_unused
 from tests.rehearsal.provision import deploy, files_folder, standin
 from tests.rehearsal.registry import network_held

@@ -6,7 +6,6 @@ are built once however many processes ask. The client key of the boxes lies besi
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import inspect
 import os
@@ -15,8 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from tests.rehearsal import cgroup, registry
@@ -26,6 +24,7 @@ from tests.rehearsal.machine import (
     cache_folder,
     command,
     environment,
+    locked,
     os_release,
     undisturbed,
 )
@@ -54,13 +53,19 @@ PACKAGES = (
     "netbase",
     "procps",
 )
-# no apt of its own during a test, and nothing that waits for a network set up from outside
+# no apt of its own during a test, nothing that the clock starts and that writes (a test may see
+# midnight), and nothing that waits for a network set up from outside
 MASKED_UNITS = (
     "apt-daily.timer",
     "apt-daily-upgrade.timer",
     "apt-daily.service",
     "apt-daily-upgrade.service",
+    "dpkg-db-backup.timer",
     "e2scrub_all.timer",
+    "fstrim.timer",
+    "logrotate.timer",
+    "man-db.timer",
+    "systemd-tmpfiles-clean.timer",
     "e2scrub_reap.service",
     "systemd-networkd-wait-online.service",
     "systemd-timesyncd.service",
@@ -309,11 +314,3 @@ def remove_image(folder: Path) -> None:
         if mount.startswith(f"{folder}/"):
             command("umount", "-l", mount)
     command("rm", "-rf", "--one-file-system", folder)
-
-
-@contextmanager
-def locked(file: Path) -> Iterator[None]:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

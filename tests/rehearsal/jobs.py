@@ -47,7 +47,7 @@ def look(box: Box, name: str) -> Answer:
     return answer
 
 
-def finish(box: Box, name: str, timeout_s: float = 180) -> Answer:
+def finish(box: Box, name: str, timeout_s: float = 600) -> Answer:
     """The result of a job, once it has ended."""
     active = f"systemctl is-active -q aibox-{name}"
     box.run(f"timeout {timeout_s} sh -c 'while {active}; do sleep 0.1; done'")
@@ -72,7 +72,7 @@ class Running:
     def said(self) -> str:
         return self.log.read_text()
 
-    def ended(self, timeout_s: float = 300) -> Deploy:
+    def ended(self, timeout_s: float = 900) -> Deploy:
         code = self.process.wait(timeout_s)
         return Deploy(code, self.said(), "")
 
@@ -107,7 +107,7 @@ def deploying(box: Box, data: HostData, *words: str, entry: str = "deploy.py") -
             yield run
 
 
-def until(true: Callable[[], object], what: str, timeout_s: float = 120) -> None:
+def until(true: Callable[[], object], what: str, timeout_s: float = 300) -> None:
     """Wait until something is so; fails with `what` when it takes too long."""
     end = time.monotonic() + timeout_s
     while not true():

@@ -73,19 +73,20 @@ def drop(image: str, name: str, keep_key: str) -> list[str]:
     Layers that a box or another layer stands on stay.
     """
     folder = cache_folder() / "layers" / image
-    layers = all_of(image)
-    doomed = {one for one in layers if name_of(image, one) == name} - {full_name(name, keep_key)}
     with registry.opened() as record:
+        layers = all_of(image)
+        doomed = {one for one in layers if name_of(image, one) == name}
+        doomed -= {full_name(name, keep_key)}
         for entry in record.boxes.values():
             doomed -= set(entry.layers) if entry.image == image else set()
         for one in layers:
             if one not in doomed:
                 doomed -= set(chain(image, one))
         for one in doomed:
-            folder_of(image, one).rename(folder / f".{one}.dropped")
-    for left in (*folder.glob(".*.dropped"), *folder.glob(".*.making-*")):
-        maker = left.name.rpartition("-")[2]
-        if left.suffix == ".dropped" or not Path("/proc", maker).exists():
+            folder_of(image, one).rename(folder / f".{one}.dropped-{os.getpid()}")
+    for left in (*folder.glob(".*.dropped-*"), *folder.glob(".*.making-*")):
+        whose = left.name.rpartition("-")[2]
+        if whose == str(os.getpid()) or not Path("/proc", whose).exists():
             command("rm", "-rf", "--one-file-system", left)
     return sorted(doomed)
 

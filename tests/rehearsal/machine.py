@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import signal
@@ -68,6 +69,15 @@ def undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """One process at a time; the others wait."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def cache_folder() -> Path:
     """Where images, layers, keys and disks lie: `rehearsal-boxes` in the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
@@ -120,9 +130,10 @@ def missing_packages() -> list[str]:
 def install(packages: list[str]) -> None:
     print(f"installing on this machine: {' '.join(packages)}", flush=True)
     apt = ["apt-get", "-qq", "-y", "--no-install-recommends", "-o", "DPkg::Lock::Timeout=300"]
-    try:
-        command(*apt, "install", *packages)
-    except RehearsalError:
-        # the package lists are missing or older than what the mirror still holds
-        command(*apt, "update")
-        command(*apt, "install", *packages)
+    with locked(cache_folder() / "install.lock"):  # two updates at once are an error of apt's
+        try:
+            command(*apt, "install", *packages)
+        except RehearsalError:
+            # the package lists are missing or older than what the mirror still holds
+            command(*apt, "update")
+            command(*apt, "install", *packages)

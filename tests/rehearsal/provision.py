@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
 import os
 import subprocess
@@ -9,12 +10,13 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from tests.rehearsal.box import Box
 from tests.rehearsal.emulation import extra_file, grafana_repository, nvidia_repository
-from tests.rehearsal.machine import CHECKOUT, CHECKOUT_ID, cache_folder
+from tests.rehearsal.machine import CHECKOUT, CHECKOUT_ID, cache_folder, locked
 from tests.rehearsal.standin.build import build
 
 HERE = Path(__file__).resolve().parent
@@ -46,22 +48,32 @@ class Deploy:
         ]
 
 
+@cache
 def files_folder() -> Path:
     """What the file server serves under /files/: the extra file, the stand-in's wheels and the
     NVIDIA repository."""
     folder = cache_folder() / "files" / CHECKOUT_ID
     folder.mkdir(parents=True, exist_ok=True)
     extra = extra_file.fetch()
-    served = folder / extra.path.name
-    if not served.exists():
-        aside = served.with_suffix(".new")
-        aside.unlink(missing_ok=True)
-        aside.hardlink_to(extra.path)
-        aside.rename(served)
-    build(folder)
+    with (
+        locked(folder.with_suffix(".lock")),
+        tempfile.TemporaryDirectory(dir=folder.parent) as text,
+    ):
+        aside = Path(text)
+        build(aside)
+        (aside / extra.path.name).hardlink_to(extra.path)
+        for file in aside.iterdir():
+            lay(file, folder / file.name)
     nvidia_repository.served(folder)
     grafana_repository.served(folder)
     return folder
+
+
+def lay(file: Path, place: Path) -> None:
+    """What is there already stays: the box of another process may be fetching it."""
+    same = place.exists() and (place.samefile(file) or filecmp.cmp(file, place, shallow=False))
+    if not same:
+        file.replace(place)
 
 
 def download_caches() -> dict[str | Path, str]:

@@ -66,7 +66,7 @@ class Stepped:
         self.process.kill()
         self.process.wait()
 
-    def ended(self, timeout_s: float = 90) -> Deploy:
+    def ended(self, timeout_s: float = 600) -> Deploy:
         """Let the run go on without waiting, to its own end."""
         self.told.close()
         code = self.process.wait(timeout_s)

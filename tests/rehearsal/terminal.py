@@ -50,7 +50,7 @@ class Terminal:
     def said(self) -> str:
         return COLOURS.sub("", self.shown.decode(errors="replace")).replace("\r", "")
 
-    def wait_for(self, text: str, timeout_s: float = 180) -> None:
+    def wait_for(self, text: str, timeout_s: float = 600) -> None:
         """Read until the text stands there."""
         end = time.monotonic() + timeout_s
         while text not in self.said:
@@ -61,7 +61,7 @@ class Terminal:
 
     def interrupt(self, answered_by: str) -> None:
         """Press Ctrl-C until it is answered: one that comes just before Python reads is lost."""
-        for _ in range(10):
+        for _ in range(60):
             self.type("\x03")
             end = time.monotonic() + 1
             while answered_by not in self.said and time.monotonic() < end and self.read():
@@ -70,12 +70,12 @@ class Terminal:
                 return
         raise AssertionError(f"Ctrl-C has no effect: {self.said[-2000:]}")
 
-    def ended(self, timeout_s: float = 120) -> int:
+    def ended(self, timeout_s: float = 600) -> int:
         """Read to the end; the exit code."""
         end = time.monotonic() + timeout_s
         while self.read():
             assert time.monotonic() < end, self.said
-        return self.process.wait(10)
+        return self.process.wait(60)
 
     def read(self) -> bool:
         """Take what is shown within a second; False when nothing will come any more."""

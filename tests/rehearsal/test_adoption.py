@@ -72,7 +72,7 @@ CONTROL, TURNING = "/etc/systemd/system.control", "/etc/systemd/aibox"
 
 def rolled_back(box: Box, data: HostData, *words: str) -> Deploy:
     """`pyinfra inventory tasks/rollback.py`, as a person runs it."""
-    return deploy({box: data}, "-y", *words, timeout_s=300, entry="tasks/rollback.py")
+    return deploy({box: data}, "-y", *words, timeout_s=900, entry="tasks/rollback.py")
 
 
 def weights_sent(hub: Hub) -> int:

@@ -78,7 +78,7 @@ def bench(box: Box, asked: dict[str, str]) -> dict[str, Any]:
 def begin(box: Box, asked: dict[str, str]) -> None:
     """Start one, and wait until another server than the installed one runs."""
     assert jobs.start(box, "bench", {"asked": asked})["ok"]
-    jobs.until(lambda: not drafts(box), "no server without drafts came", 60)
+    jobs.until(lambda: not drafts(box), "no server without drafts came")
 
 
 def drafts(box: Box) -> bool:
@@ -126,7 +126,7 @@ def test_a_killed_benchmark_gives_the_server_back(box: Box, good: Spec) -> None:
     begin(box, ONE_OTHER)
     script(box)
     box.run("systemctl kill -s KILL aibox-bench")
-    jobs.until(lambda: not box.run(f"ls {LENT}", check=False).stdout, "nobody took it back", 30)
+    jobs.until(lambda: not box.run(f"ls {LENT}", check=False).stdout, "nobody took it back")
     until_it_answers(box)
     assert process_of(box) != before
     assert_as_before(box, good, history)
@@ -142,7 +142,7 @@ def test_whoever_was_cut_off_types_the_same_again_and_gets_the_report(
     words = [word for name, text in ONE_OTHER.items() for word in ("--data", f"{name}={text}")]
     script(box, step_s=0.5)
     with jobs.deploying(box, data, *words, entry="tasks/bench.py") as running:
-        jobs.until(lambda: not drafts(box), "no server without drafts came", 90)
+        jobs.until(lambda: not drafts(box), "no server without drafts came")
         if cut == "ssh is cut":
             box.run("pkill -f '^sshd: admin'")
             ended = running.ended()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,8 @@ def box() -> Iterator[Box]:
 
 
 def machine_state() -> Machine:
-    """All that boxes change on the machine, without what other boxes have there now."""
+    """All that boxes change on the machine, without what other boxes, and images that are being
+    built, have there now."""
     with registry.opened() as record:  # held, so that nobody comes or goes while we look
         shared = bool(record.boxes or record.holders)
         links = {network.link_name(name) for name in record.boxes}
@@ -46,12 +48,13 @@ def machine_state() -> Machine:
             "mounts": [
                 line
                 for line in Path("/proc/self/mounts").read_text().splitlines()
-                if not any(folder in line for folder in folders)
+                if not any(folder in line for folder in (*folders, ".building/"))
             ],
             "namespaces": command("ip", "netns", "list"),
             "groups": {
                 group.name
-                for group in Path("/sys/fs/cgroup").glob("**/rehearsal-*")
+                for any_group in cgroup.folders("*")
+                for group in any_group.parent.glob(any_group.name)
                 if not group.name.startswith("rehearsal-build-")
             }
             - {f"rehearsal-{name}" for name in record.boxes},
@@ -66,7 +69,7 @@ def machine_state() -> Machine:
 
 def assert_as_found(before: Machine) -> None:
     """What others are in the middle of passes by; what was left behind does not."""
-    until_s = time.monotonic() + 15
+    until_s = time.monotonic() + 60
     while (changed := changes(before, machine_state())) and time.monotonic() < until_s:
         time.sleep(0.5)
     assert not changed, f"not as found: {changed}"
@@ -88,7 +91,7 @@ def cli(*words: str, folder: Path = CHECKOUT) -> subprocess.Popen[str]:
     )
 
 
-def until(true: Callable[[], object], timeout_s: float = 20) -> None:
+def until(true: Callable[[], object], timeout_s: float = 120) -> None:
     end = time.monotonic() + timeout_s
     while not true():
         assert time.monotonic() < end, "it did not happen in time"
@@ -119,18 +122,19 @@ def test_ssh_config_serves_any_ssh_client(box: Box) -> None:
 def test_a_box_reaches_a_stand_in_server_on_the_bridge(box: Box) -> None:
     with network_held() as address, socket.create_server((address, 0)) as server:
         target = (address, server.getsockname()[1])
-        call = f"import socket; socket.create_connection({target}, 2).send(b'hello')"
+        call = f"import socket; socket.create_connection({target}, 30).send(b'hello')"
         box.run(["python3", "-c", call])
-        server.settimeout(2)
+        server.settimeout(30)
         assert server.accept()[0].recv(5) == b"hello"
 
 
 def test_a_reboot_is_a_new_boot_with_its_journal_kept(box: Box) -> None:
     boot = "cat /proc/sys/kernel/random/boot_id"
-    before = box.run(boot).stdout
+    before, began = box.run(boot).stdout, time.monotonic()
     box.reboot()
     assert box.run(boot).stdout != before
-    assert float(box.run("cat /proc/uptime").stdout.split()[0]) < 30
+    uptime = float(box.run("cat /proc/uptime").stdout.split()[0])
+    assert uptime < time.monotonic() - began + 1  # a boot's clock begins within its first second
     assert len(box.run("journalctl --list-boots -q | grep -v IDX").stdout.splitlines()) >= 2
 
 
@@ -160,7 +164,7 @@ def test_reset_makes_the_box_pristine(box: Box) -> None:
 def test_two_boxes_reach_each_other(box: Box, tmp_path: Path) -> None:
     (tmp_path / "shown").write_text("from outside")
     with Box.up("boxes-test-2", binds={tmp_path: "/srv/shown"}, owned=True) as second:
-        assert " 0% packet loss" in box.run(f"ping -c1 -W2 {second.address}").stdout
+        assert " 0% packet loss" in box.run(f"ping -c1 -W20 {second.address}").stdout
         assert second.run("cat /srv/shown/shown; touch /srv/shown/back").stdout == "from outside"
     assert (tmp_path / "back").exists()
 
@@ -169,13 +173,15 @@ def test_boxes_start_from_a_layer_in_seconds_each_with_its_own_identity() -> Non
     key = str(os.getpid())
     identity = "cat /etc/machine-id /etc/hostname"
     try:
+        began = time.monotonic()
         with Box.up("layer-test", owned=True) as first:
+            fresh_s = time.monotonic() - began
             first.run("mkdir -p /opt/a/b; echo layered > /opt/a/b/file; rm /usr/bin/less")
             name = first.snapshot("boxes-test", key)
             assert layer_exists("boxes-test", key)
             began = time.monotonic()
             with Box.up("layer-test-2", layer=name, owned=True) as second:
-                assert time.monotonic() - began < 20
+                assert time.monotonic() - began < 5 + 3 * fresh_s
                 moved = "mv /opt/a /opt/c; cat /opt/c/b/file; which less"  # a folder of the layer
                 assert second.run(moved, check=False).stdout == "layered\n"
                 first.start()
@@ -209,29 +215,50 @@ def test_the_machine_is_left_as_found_also_after_an_interrupted_up() -> None:
         (signal.SIGTERM, lambda: cgroup.processes(name)),
         (signal.SIGINT, lambda: cgroup.leader(name)),
     ]
-    for number, moment in moments:
-        process = cli("up", "interrupted")
-        until(moment)
-        process.send_signal(number)
-        output, errors = process.communicate()
-        assert (process.returncode, output, errors) == (1, "", "interrupted\n")
-        assert_as_found(before)
+    with closing_down("interrupted"):
+        for number, moment in moments:
+            process = cli("up", "interrupted")
+            until(lambda: sent(process, number, moment))  # noqa: B023  it is over in this round
+            output, errors = process.communicate()
+            assert (process.returncode, output, errors) == (1, "", "interrupted\n")
+            assert_as_found(before)
+
+
+def sent(process: subprocess.Popen[str], number: int, moment: Callable[[], object]) -> bool:
+    """Send a signal if it is the moment. Whoever brings a box up has to open the record at the end:
+    it can't be up between the look and the signal."""
+    with registry.opened():
+        if here := bool(moment()):
+            process.send_signal(number)
+    return here
+
+
+@contextmanager
+def closing_down(name: str) -> Iterator[None]:
+    """A box that came up although it should not is gone for the next test."""
+    try:
+        yield
+    finally:
+        Box(name).down()
 
 
 def test_what_a_killed_up_leaves_is_cleared_away_by_the_next_command() -> None:
     before = machine_state()
-    process = cli("up", "killed")
-    until(lambda: cgroup.leader(Box("killed").machine_name))
-    process.kill()
-    process.communicate()
-    listing = cli("list", "--everywhere")
-    assert Box("killed").machine_name not in listing.communicate()[0]
-    assert_as_found(before)
+    name = Box("killed").machine_name
+    with closing_down("killed"):
+        process = cli("up", "killed")
+        until(lambda: sent(process, signal.SIGKILL, lambda: cgroup.leader(name)))
+        process.communicate()
+        listing = cli("list", "--everywhere")
+        assert name not in listing.communicate()[0]
+        assert_as_found(before)
 
 
 def test_two_checkouts_can_have_a_box_of_the_same_name(box: Box, tmp_path: Path) -> None:
     before = machine_state()
-    shutil.copytree(CHECKOUT / "tests" / "rehearsal", tmp_path / "tests" / "rehearsal")
+    compiled = shutil.ignore_patterns("__pycache__")  # others write there while we copy
+    target = tmp_path / "tests" / "rehearsal"
+    shutil.copytree(CHECKOUT / "tests" / "rehearsal", target, ignore=compiled)
     (tmp_path / "tests" / "__init__.py").touch()
     twin = cli("up", box.name, folder=tmp_path)
     output, errors = twin.communicate()

@@ -57,7 +57,7 @@ def with_sequences(data: HostData, number: int) -> HostData:
 
 def rollback(box: Box, data: HostData, *words: str) -> Deploy:
     """`pyinfra inventory tasks/rollback.py`, as a person types it, but for the inventory."""
-    return deploy({box: data}, "-y", *words, timeout_s=120, entry="tasks/rollback.py")
+    return deploy({box: data}, "-y", *words, timeout_s=900, entry="tasks/rollback.py")
 
 
 def test_a_start_that_fails_is_explained_and_undone(box: Box, data: HostData) -> None:

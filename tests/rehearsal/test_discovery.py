@@ -156,7 +156,7 @@ def test_a_vllm_by_hand_is_shown_with_what_clients_would_lose_and_no_secret(
     scope = f"systemd-run -q --scope --slice=user.slice --unit=by-hand runuser -u {ME} -- {command}"
     seed.run(f"(cd {HOME}; exec {scope}) </dev/null >/dev/null 2>&1 &")
     try:
-        until(lambda: "9000" in seed.run("ss -ltn").stdout, "it does not listen", 30)
+        until(lambda: "9000" in seed.run("ss -ltn").stdout, "it does not listen")
         with untouched(seed):
             ended = dry(seed, hub)
     finally:
@@ -175,7 +175,7 @@ def test_his_server_on_another_port_is_not_rebooted_away(seed: Box, hub: Hub) ->
     seed.run(["sed", "-i.kept", "s/--port 8000/--port 9000/", INSTALLED])
     try:
         seed.run(f"systemctl daemon-reload && systemctl restart {UNIT}")
-        until(lambda: "9000" in seed.run("ss -ltn").stdout, "it does not listen", 30)
+        until(lambda: "9000" in seed.run("ss -ltn").stdout, "it does not listen")
         with untouched(seed):
             ended = dry(seed, hub, driver_version="595.71.05")
             planned = dry(seed, hub, driver_version="595.71.05", reboot_while_serving=True)

@@ -79,7 +79,7 @@ def test_who_has_the_port_is_named(box: Box, script: Callable[..., None]) -> Non
     box.run("systemctl stop vllm-coder")
     box.run(f"systemd-run --quiet --unit=squatter {LISTENER}")
     try:
-        until(lambda: "8000" in box.run("ss -ltn").stdout, "nobody took the port", 20)
+        until(lambda: "8000" in box.run("ss -ltn").stdout, "nobody took the port")
         script()
         told = box.run(f"{AIBOX} doctor", check=False)
     finally:

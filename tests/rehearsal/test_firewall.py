@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from aibox.decide.doors import STREAM
 from aibox.decide.firewall import RULES, TABLE, UNIT
 from tasks.firewall import REVERT, REVERT_S, TRY
 from tests.rehearsal import fingerprint
@@ -45,14 +46,14 @@ def deployed(box: Box, data: HostData) -> Deploy:
 def comes_in(box: Box, port: int) -> bool:
     """Whether this machine gets a connection."""
     try:
-        with socket.create_connection((box.address, port), timeout=5):
+        with socket.create_connection((box.address, port), timeout=30):
             return True
     except ConnectionRefusedError:
         return False
 
 
 def answers_inside(box: Box) -> bool:
-    program = "import urllib.request as u; u.urlopen('http://127.0.0.1:4000/health', timeout=5)"
+    program = "import urllib.request as u; u.urlopen('http://127.0.0.1:4000/health', timeout=30)"
     return box.run(["python3", "-c", program], check=False).returncode == 0
 
 
@@ -72,6 +73,8 @@ def test_the_networks_of_the_box_come_in_and_nobody_else(box: Box, data: HostDat
     assert box.run(f"systemctl is-active {REVERT}.timer", check=False).stdout.strip() != "active"
     assert deploy({box: narrow}, "--dry", "--json").planned == []
     box.reboot()
+    assert not comes_in(box, 4000)
+    box.run(f"systemctl start vllm-coder {STREAM.unit}")  # waits until both answer
     assert not comes_in(box, 4000)
     box.run("nft flush ruleset")
     assert deploy({box: narrow}, "--dry", "--json").planned == ["Firewall | The rules are in force"]

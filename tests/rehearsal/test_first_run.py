@@ -97,7 +97,7 @@ def test_from_a_clone_to_a_token(control: Control, box: Box, jump: Box) -> None:
         assert tables < plan < run.said.index(PROMPT), run.said  # what is read stands last
         assert not (control.project / LOCK).exists()  # whoever reads the plan has pinned nothing
         run.type("\n")
-        assert run.ended(300) == 0, run.said
+        assert run.ended() == 0, run.said
     assert PASSWORD not in run.said
     assert run.said.count("sudo password:") == 1, run.said
     last_screen = run.said[run.said.index("--> Results:") :]

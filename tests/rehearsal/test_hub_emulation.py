@@ -221,6 +221,16 @@ def test_a_cut_connection_can_be_resumed_where_it_ended(hub: Hub) -> None:
     assert second["range"] == f"bytes={len(have)}-"
 
 
+def test_a_hub_that_fell_silent_goes_on_where_it_was(hub: Hub) -> None:
+    hub.ctl(silent_after=1_000_000)
+    with urllib.request.urlopen(_thing(hub), timeout=120) as answer:
+        have = answer.read(1_000_000)
+        (line,) = hub.log()
+        assert 1_000_000 <= line["bytes"] < 1_100_000
+        hub.ctl(reset=True)
+        assert have + answer.read() == PATTERN
+
+
 def test_a_corrupt_file_has_its_size_and_one_wrong_byte(hub: Hub) -> None:
     hub.ctl(corrupt=True, only="*.safetensors")
     url = f"{hub.url}/{BIG}/resolve/main/sub/weights.safetensors"

@@ -54,7 +54,7 @@ class Control:
             capture_output=True,
             text=True,
             check=False,
-            timeout=300,
+            timeout=900,
         )
         assert "Traceback" not in done.stderr, done.stderr
         return done
@@ -126,7 +126,7 @@ def asked(box: Box, path: str, body: str = "") -> str:
     program = (
         "import sys, urllib.request as u; body = sys.stdin.buffer.read() or None; "
         f"r = u.Request({url!r}, body, {{'Content-Type': 'application/json'}}); "
-        "print(u.urlopen(r, timeout=30).read().decode())"
+        "print(u.urlopen(r, timeout=120).read().decode())"
     )
     return box.run(["python3", "-c", program], text=body).stdout
 

@@ -55,7 +55,7 @@ def rehearsed(real_starts: RealStarts) -> Iterator[subprocess.CompletedProcess[s
     """`make rehearsal` itself, as a newcomer types it."""
     command = ["make", "rehearsal", f"NAME={NAME}"]
     done = subprocess.run(
-        command, cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=1200
+        command, cwd=CHECKOUT, capture_output=True, text=True, check=False, timeout=2400
     )
     try:
         yield done

@@ -77,7 +77,7 @@ def test_a_box_that_watches_itself(box: Box, data: HostData) -> None:
     assert planned(box, data) == []
     assert check({box: data}).code == 0
     assert 'aibox_drift_operations{box="monitoring"} 0' in box.run(f"cat {DRIFT}").stdout
-    box.until(lambda: set(up(box).values()) == {"up"}, 60)
+    box.until(lambda: set(up(box).values()) == {"up"}, 180)
     assert set(up(box)) == {f"aibox-{one}" for one in ("vllm", "stream", "node", "gpu")}
 
 
@@ -205,7 +205,7 @@ def test_a_monitor_of_its_own_reads_the_box_and_is_no_box(
     assert ended.code == 0, ended.said
     assert f"metrics are for {monitor.address}/32" in ended.said
     box_up = {f"aibox-{one}": "up" for one in ("vllm", "stream", "node", "gpu")}
-    monitor.until(lambda: up(monitor) == box_up, 90)
+    monitor.until(lambda: up(monitor) == box_up, 180)
     assert "nvidia" not in monitor.run("dpkg-query -W -f '${Package} '").stdout
     assert deploy(hosts, "--dry", "--json").planned == []
     assert check(hosts).code == 0

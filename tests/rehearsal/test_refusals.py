@@ -249,7 +249,7 @@ def test_a_taken_port_names_who_has_it(
     box: Box, refused: Callable[..., Said], accepted: Callable[..., object]
 ) -> None:
     box.run("systemd-run -q --unit=notes-web python3 -m http.server 8000")
-    box.run("timeout 20 sh -c 'until ss -Hltn sport = :8000 | grep -q .; do sleep 0.1; done'")
+    box.run("timeout 120 sh -c 'until ss -Hltn sport = :8000 | grep -q .; do sleep 0.1; done'")
     pid = box.run("systemctl show notes-web -p MainPID --value").stdout.strip()
     said = refused()
     assert said.found == f"port 8000 belongs to python3 (pid {pid}, unit notes-web.service)"
@@ -373,7 +373,8 @@ def test_all_that_is_wrong_with_a_box_comes_in_one_answer(box: Box, hub: Hub) ->
 
 def sudo_uses(box: Box) -> int:
     """How often anybody used sudo on the box, by its journal."""
-    return int(box.run("journalctl -q -t sudo --no-pager | grep -c COMMAND || true").stdout)
+    counted = "journalctl --sync; journalctl -q -t sudo --no-pager | grep -c COMMAND || true"
+    return int(box.run(counted).stdout)
 
 
 def test_all_faults_of_all_settings_come_in_one_answer(

@@ -16,6 +16,7 @@ from tests.rehearsal.box import Box
 from tests.rehearsal.candidates import SCRIPT, script, scripted
 from tests.rehearsal.conftest import MakeBox
 from tests.rehearsal.emulation.hub import Hub
+from tests.rehearsal.jobs import until
 from tests.rehearsal.load import Load
 from tests.rehearsal.provision import standin
 from tests.rehearsal.rolling import out_at, rolled
@@ -54,7 +55,7 @@ def test_a_flag_is_rolled_out_and_no_request_is_lost(
     assert "says whether this box is asked" in ended.said
     assert "the roll goes on" not in ended.said  # it grew quiet
     assert answer_of(far, "requests", {}) == {"running": 0, "ours": True}
-    assert at_work(far) == {"jobs": [], "by": None}
+    until(lambda: at_work(far) == {"jobs": [], "by": None}, "the roll has let go of its box")
     far.run("mkdir -p /run/aibox/jobs/long && systemd-run -q --unit=aibox-long sleep 60")
     assert at_work(far)["jobs"] == ["aibox-long.service"]
 

@@ -61,7 +61,9 @@ class Server:
         }
 
     def write(self, **script: Any) -> None:
-        self.script.write_text(json.dumps(script))
+        aside = self.script.with_suffix(".new")
+        aside.write_text(json.dumps(script))
+        aside.replace(self.script)
 
     def start(self) -> Server:
         with self.log.open("wb") as stream:
@@ -79,7 +81,7 @@ class Server:
             time.sleep(0.03)
         raise AssertionError(self.journal())
 
-    def code(self, within: float = 30) -> int:
+    def code(self, within: float = 120) -> int:
         return self.process.wait(within)
 
     def journal(self) -> str:
@@ -137,7 +139,7 @@ def server(installed: Path, tmp_path: Path) -> Iterator[Server]:
         made.end()
 
 
-def eventually(holds: Callable[[], object], within: float = 20) -> None:
+def eventually(holds: Callable[[], object], within: float = 120) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + within
     while not holds():
@@ -300,8 +302,8 @@ def test_a_client_that_hangs_up_ends_its_request(server: Server) -> None:
         client.sendall(head % len(body) + body)
         assert b"200 OK" in client.recv(4096)
         eventually(lambda: server.metric("num_requests_running") == 1)
-    eventually(lambda: server.metric("num_requests_running") == 0)
-    assert server.metric("request_success_total", 'finished_reason="abort"') == 1
+    eventually(lambda: server.metric("request_success_total", 'finished_reason="abort"') == 1)
+    assert server.metric("num_requests_running") == 0
 
 
 def test_an_api_key_guards_v1_and_nothing_else(installed: Path, tmp_path: Path) -> None:
@@ -324,8 +326,8 @@ def test_sigterm_ends_it_with_0_at_once(server: Server) -> None:
     started = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
     assert server.code() == 0
-    assert time.monotonic() - started < 15  # a tenth of a second on an idle machine
-    assert not Path(f"/proc/{engine}").exists()
+    assert time.monotonic() - started < 60  # a tenth of a second on an idle machine
+    eventually(lambda: has_ended(engine))
 
 
 def test_it_exits_with_0_when_its_engine_is_killed(server: Server) -> None:
@@ -334,7 +336,7 @@ def test_it_exits_with_0_when_its_engine_is_killed(server: Server) -> None:
     title = Path(f"/proc/{engine}/cmdline").read_bytes().rstrip(b"\0")
     assert title == b"VLLM::EngineCore"
     os.kill(engine, signal.SIGKILL)
-    assert server.code(within=20) == 0
+    assert server.code() == 0
     assert "engine core exited unexpectedly" in server.journal()
 
 
@@ -467,22 +469,23 @@ def test_lines_can_be_printed_as_they_are_with_another_exit_code(server: Server)
 
 
 def test_readiness_can_come_later_and_connections_are_refused_until_then(server: Server) -> None:
-    server.write(ready_after_s=3.0)
+    server.write(hold=True)
     server.start()
     eventually(lambda: LOADING in server.journal())
     with pytest.raises(ConnectionRefusedError):
         server.get("/health")
+    server.write()
     server.ready()
 
 
 def test_a_start_that_takes_long_can_be_stopped(server: Server) -> None:
-    server.write(ready_after_s=60)
+    server.write(ready_after_s=600)
     server.start()
     eventually(lambda: LOADING in server.journal())
     engine = server.engine()
     server.process.send_signal(signal.SIGTERM)
-    assert server.code(within=20) == 0
-    assert not Path(f"/proc/{engine}").exists()
+    assert server.code() == 0
+    eventually(lambda: has_ended(engine))
 
 
 def test_it_can_die_after_a_while_under_the_lines_of_a_fault(server: Server) -> None:

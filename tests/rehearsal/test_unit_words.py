@@ -186,7 +186,7 @@ def came_through(box: Box, count: int) -> None:
             assert found.words == words
             assert found.of(environment) == environment
     warnings = "journalctl -b -t systemd -p warning --no-pager | grep words- || true"
-    assert box.run(warnings).stdout == ""
+    assert box.run(f"journalctl --sync; {warnings}").stdout == ""
 
 
 @pytest.fixture(scope="module")
@@ -244,8 +244,10 @@ def the_products_unit_says_what_the_settings_say(box: Box) -> None:
     verified = box.run(f"systemd-analyze verify {wanted.unit_file} 2>&1", check=False)
     assert (verified.returncode, verified.stdout) == (0, "")
     box.run(f"systemctl daemon-reload && systemctl start {wanted.unit}")
-    shown = box.run(f"journalctl -u {wanted.unit} -o cat --no-pager | grep -E '^[A-Za-z0-9+/=]+$'")
-    found = Started.parse(shown.stdout)
+    shown = f"journalctl -u {wanted.unit} -o cat --no-pager | grep -E '^[A-Za-z0-9+/=]+$'"
+    both = f"test $({shown} | wc -l) = 2"
+    jobs.until(lambda: box.run(both, check=False).returncode == 0, "it has not said its words")
+    found = Started.parse(box.run(shown).stdout)
     box.run(f"systemctl stop {wanted.unit}")
     assert found.of(NASTY_ENVIRONMENT) == NASTY_ENVIRONMENT
     assert found.of(wanted.serving.environment) == wanted.serving.environment

@@ -50,7 +50,7 @@ class Running:
     async def ended(self, by: signal.Signals = signal.SIGTERM) -> int:
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(by)
-        return await asyncio.wait_for(self.process.wait(), 20)
+        return await asyncio.wait_for(self.process.wait(), 60)
 
 
 @contextlib.asynccontextmanager

@@ -36,7 +36,7 @@ class Script:
     steps: Sequence[Step] = ()
     status: int = 200
     headers: dict[str, str] = field(default_factory=lambda: dict(SSE))
-    before: float = 0  # seconds until the header
+    before: float | asyncio.Event = 0  # the header; seconds, or an event as above
     whole: bool = False
     endless: bytes = b""  # said again and again, until who asked is gone
 
@@ -99,13 +99,10 @@ class Scripted:
                 await writer.drain()
                 writer.transport.abort()
                 return
-            if isinstance(step, asyncio.Event):
-                await step.wait()
-            elif isinstance(step, Wait):
-                if await self._silent(step, reader):
-                    raise ConnectionResetError
-            else:
+            if isinstance(step, bytes):
                 await self._say(step, script, writer)
+            elif await self._silent(step, reader):
+                raise ConnectionResetError
         while script.endless:
             await self._say(script.endless, script, writer)
         if not script.whole:
@@ -117,8 +114,10 @@ class Scripted:
         self.sent += len(words)
         await writer.drain()
 
-    async def _silent(self, seconds: float, reader: asyncio.StreamReader) -> bool:
-        """Wait; True as soon as who asked hangs up."""
+    async def _silent(self, seconds: float | asyncio.Event, reader: asyncio.StreamReader) -> bool:
+        """Wait; True as soon as who asked hangs up. An event is waited for, whoever hangs up."""
+        if isinstance(seconds, asyncio.Event):
+            return not await seconds.wait()
         if not seconds:
             return False
         with contextlib.suppress(TimeoutError):
@@ -173,7 +172,7 @@ async def doors(
     server.stop()
 
 
-async def until(true: Any, seconds: float = 5) -> bool:
+async def until(true: Any, seconds: float = 20) -> bool:
     """Whether it becomes true in this time."""
     end = asyncio.get_running_loop().time() + seconds
     while not true():

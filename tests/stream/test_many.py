@@ -134,7 +134,8 @@ async def test_a_thousand_clients_of_every_kind(tmp_path: Path) -> None:
     server, go = Scripted(Script()), asyncio.Event()
     await server.start()
     limits = {"streams": SLOW + STREAMING}
-    async with running(tmp_path, server.port, limits=limits) as one:
+    # no sign of life while all of them are made: what they get is compared with what was said
+    async with running(tmp_path, server.port, limits=limits, keepalive_s=600) as one:
         idle = [await Talker.connected(one.port) for _ in range(IDLE)]
         words = [words_of(n, 150 if n < SLOW else 15) for n in range(SLOW + STREAMING)]
         talking = [await asked(one, server, n, said_, go) for n, said_ in enumerate(words)]

@@ -46,7 +46,7 @@ async def test_it_says_when_it_is_ready_and_lets_answers_end(tmp_path: Path) -> 
         async with client.post(one.url + PATHS["chat"], json={"stream": True}) as got:
             one.process.send_signal(signal.SIGTERM)
             assert await got.read() == HELLO
-        assert await asyncio.wait_for(one.process.wait(), 5) == 0
+        assert await asyncio.wait_for(one.process.wait(), 30) == 0
         assert one.state() == "STOPPING=1"
     server.stop()
 
@@ -83,7 +83,7 @@ async def test_a_taken_port_is_refused_in_words(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         async with running(tmp_path, 1, port=port) as one:
-            assert await asyncio.wait_for(one.process.wait(), 10) == 1
+            assert await asyncio.wait_for(one.process.wait(), 60) == 1
     said_ = "\n".join(one.lines)
     assert f"found     127.0.0.1 port {port}" in said_
     assert "Traceback" not in said_

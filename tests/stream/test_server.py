@@ -33,7 +33,7 @@ from tests.stream.rows import (
     text,
     text_start,
 )
-from tests.stream.scripted import JSON, SSE, Die, Script, Step, Wait, doors, until
+from tests.stream.scripted import JSON, SSE, Die, Doors, Script, Step, Wait, doors, until
 
 HELLO = stream([*said("Hello"), STOP])
 FLOOD = (b": " + b"more" * 2000 + b"\n\n") * 10
@@ -45,7 +45,7 @@ def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     @functools.wraps(test)
     def run(*args: Any, **named: Any) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(asyncio.wait_for(test(*args, **named), 60))
+            runner.run(asyncio.wait_for(test(*args, **named), 180))
 
     return run
 
@@ -81,13 +81,13 @@ async def test_a_body_passes_untouched(path: str) -> None:
 @in_a_loop
 async def test_a_stream_passes_as_it_comes() -> None:
     end = HELLO.index(b"\n\n") + 2
-    steps: list[Step] = [HELLO[:40], HELLO[40:end], Wait(1), HELLO[end:]]
+    go = asyncio.Event()
+    steps: list[Step] = [HELLO[:40], HELLO[40:end], go, HELLO[end:]]
     async with doors(Script(steps)) as d, d.ask() as got:
         assert got.headers["Content-Type"] == SSE["Content-Type"]
-        began = time.monotonic()
-        assert await got.content.readuntil(b"\n\n")
-        assert time.monotonic() - began < 0.8
-        assert await got.read() in HELLO
+        assert await got.content.readuntil(b"\n\n") == HELLO[:end]
+        go.set()
+        assert await got.read() == HELLO[end:]
 
 
 @in_a_loop
@@ -317,7 +317,7 @@ async def test_a_header_that_comes_in_drops_ends_too() -> None:
         began = time.monotonic()
         for letter in b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Slow: 1" * 9:
             writer.write(bytes([letter]))
-            if reader.at_eof():
+            if reader.at_eof() or reader.exception():  # reset, where a letter came after the end
                 break
             await asyncio.sleep(0.05)
         assert time.monotonic() - began < 3
@@ -326,26 +326,29 @@ async def test_a_header_that_comes_in_drops_ends_too() -> None:
 
 @in_a_loop
 async def test_a_slow_header_and_a_slow_body_end() -> None:
-    async with doors(limits={"header_s": 0.3, "body_s": 0.3}) as d:
+    async with doors(limits={"header_s": 0.3}) as d:
         reader, writer = await asyncio.open_connection("127.0.0.1", d.filter.port)
         writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n")
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), 20) == b""
         writer.close()
+    async with doors(limits={"body_s": 0.3}) as d:
         reader, writer = await asyncio.open_connection("127.0.0.1", d.filter.port)
         head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
         writer.write(head)
-        assert b" 408 " in await asyncio.wait_for(reader.readline(), 5)
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), 20)
         writer.close()
 
 
 @pytest.mark.parametrize("path", ["chat/completions", "completions", "responses", "messages"])
 @in_a_loop
 async def test_too_many_at_a_time_are_told_to_wait(path: str) -> None:
-    async with doors(Script([Wait(1), HELLO]), limits={"streams": 2}) as d:
+    go = asyncio.Event()
+    async with doors(Script([go, HELLO]), limits={"streams": 2}) as d:
         async with d.ask() as one, d.ask() as two, d.ask(f"/v1/{path}") as three:
             assert (one.status, two.status, three.status) == (200, 200, 429)
             assert int(three.headers["Retry-After"]) > 0
             found = await three.json()
+            go.set()
         assert found["error"]["type"] == "rate_limit_error"
         assert (found.get("type") == "error") is (path == "messages")
         async with d.client.get(d.url + "/health") as got:
@@ -436,21 +439,40 @@ async def test_f11_counted_the_connection_breaks_as_the_servers_did() -> None:
 async def test_f8_a_sign_of_life_in_silence(
     path: str, answer: bytes, sign: bytes, silence: str
 ) -> None:
-    script = Script([answer], before=0.25) if silence == "before the header" else Script()
+    go, interval, body = asyncio.Event(), 0.05, b""
+    script = Script([answer], before=go) if silence == "before the header" else Script()
     if silence == "before the first":
-        script.steps = [Wait(0.25), answer]
+        script.steps = [go, answer]
     elif silence == "in between":
-        script.steps = [answer[:20], Wait(0.25), answer[20:]]
-    async with doors(script, keepalive_s=0.05) as d:
-        async with d.ask(f"/v1/{path}") as got:
-            body = await got.read()
-        assert 2 <= body.count(sign) <= 6
-        assert body.replace(sign, b"") == answer
-    async with doors(script, keepalive_s=0.05, mends={"keep_alive": "count"}) as d:
-        async with d.ask(f"/v1/{path}") as got:
-            assert await got.read() == answer
-        counted = {"mend": "keep_alive", "mode": "count"}
-        assert await until(lambda: d.value("mends_total", **counted) >= 2)
+        script.steps = [answer[:20], go, answer[20:]]
+    began = time.monotonic()
+    async with doors(script, keepalive_s=interval) as d, d.ask(f"/v1/{path}") as got:
+        while body.count(sign) < 2:
+            assert not got.content.at_eof(), body
+            body += await got.content.readany()
+        go.set()
+        body += await got.read()
+    assert body.count(sign) <= 1 + (time.monotonic() - began) / interval
+    assert body.replace(sign, b"") == answer
+    go.clear()
+    async with doors(script, keepalive_s=interval, mends={"keep_alive": "count"}) as d:
+        asking = asyncio.create_task(whole(d, path))
+        assert await until(lambda: counted(d) >= 2)
+        go.set()
+        assert await asking == answer
+        asked = {"mend": "keep_alive", "mode": "count"}
+        assert await until(lambda: d.value("mends_total", **asked) >= 2)
+
+
+async def whole(d: Doors, path: str) -> bytes:
+    async with d.ask(f"/v1/{path}") as got:
+        body: bytes = await got.read()
+    return body
+
+
+def counted(d: Doors) -> int:
+    """Signs of life so far for whoever is being answered."""
+    return sum(one._record.counts["keep_alive"] for one in d.filter._active)
 
 
 @in_a_loop
@@ -507,13 +529,11 @@ async def test_f13_who_hangs_up_ends_the_work(when: str, path: str) -> None:
         asking = asyncio.create_task(d.ask(f"/v1/{path}").__aenter__())
         assert await until(lambda: d.server.asked)
         await asyncio.sleep(0.2)
-        began = time.monotonic()
         asking.cancel()
         if asking.done():
             (await asking).close()
         await d.client.close()
-        assert await until(lambda: d.server.gone == 1)
-        assert time.monotonic() - began < 1
+        assert await until(lambda: d.server.gone == 1)  # long before the 30 s are over
         assert await until(lambda: d.value("mends_total", mend="cancel", mode="on") == 1)
         assert d.value("active_streams") == 0
 
@@ -521,14 +541,19 @@ async def test_f13_who_hangs_up_ends_the_work(when: str, path: str) -> None:
 @pytest.mark.parametrize("reply", ["stream", "body"])
 @in_a_loop
 async def test_f13_counted_the_server_answers_to_the_end(reply: str) -> None:
-    script = Script([HELLO[:60], Wait(0.3), b": more\n\n", Wait(0.3), HELLO[60:]])
+    go = asyncio.Event()
+    script = Script([HELLO[:60], go, b": more\n\n", Wait(0.3), HELLO[60:]])
     if reply == "body":
-        script = Script([b"{", Wait(0.5), b"}"], headers=JSON)
+        script = Script([b"{", go, b"}"], headers=JSON)
     async with doors(script, mends={"cancel": "count"}) as d:
         asking = asyncio.create_task(d.ask().__aenter__())
-        await asyncio.sleep(0.2)
+        assert await until(lambda: d.server.sent)
+        if reply == "stream":
+            await asking
         asking.cancel()
         await d.client.close()
+        assert await until(lambda: all(one.client.gone for one in d.filter._active))
+        go.set()
         assert await until(lambda: d.value("mends_total", mend="cancel", mode="count") == 1)
         assert d.server.gone == 0
 
@@ -569,10 +594,10 @@ async def test_an_endless_line_takes_no_memory() -> None:
     script = Script([b"data: "] + [b"x" * 100_000] * 300)
     async with doors(script, limits={"event_bytes": 10_000}) as d:
         async with d.ask() as got:
-            size = 0
+            size, end = 0, b""
             async for block in got.content.iter_any():
-                size += len(block)
-        assert read_back(block[-300:].lstrip(b"x"))[0]["error"]
+                size, end = size + len(block), (end + block)[-300:]
+        assert read_back(end.lstrip(b"x"))[0]["error"]
         assert 30_000_006 < size < 30_000_300
 
 
@@ -700,7 +725,7 @@ async def test_an_answer_that_does_not_end_in_time_ends_with_an_error() -> None:
         await asyncio.sleep(0.2)
         began = time.monotonic()
         await d.filter.stop()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 15
         assert "stopped" in read_back(await got.read())[-1]["error"]["message"]
 
 

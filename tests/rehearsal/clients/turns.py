@@ -18,8 +18,7 @@ from typing import Any
 import anthropic
 import openai
 
-from tests.rehearsal.image import locked
-from tests.rehearsal.machine import cache_folder, command
+from tests.rehearsal.machine import cache_folder, command, install, locked
 
 HERE = Path(__file__).resolve().parent
 FILES = ("package.json", "package-lock.json", "turn.mjs")
@@ -52,7 +51,7 @@ def installed() -> Path:
     with locked(cache_folder() / "clients" / "lock"):
         if not (folder / "complete").exists():
             if shutil.which("npm") is None:
-                command("apt-get", "-qy", "install", "--no-install-recommends", "nodejs", "npm")
+                install(["nodejs", "npm"])
             shutil.rmtree(folder.parent / key, ignore_errors=True)
             folder.mkdir(parents=True)
             for name in FILES:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.rehearsal.emulation import debian_package, signing
 from tests.rehearsal.emulation.debian_package import Package, deb, stanza
-from tests.rehearsal.image import locked
+from tests.rehearsal.machine import locked
 
 VERSION = "13.0.1"
 MADE_AT = "Thu, 09 Oct 2025 08:53:20 UTC"

@@ -32,7 +32,7 @@ from typing import Any
 MODULE = "tests.rehearsal.emulation.hub"
 PROJECT = Path(__file__).resolve().parents[3]
 MODELS = Path(__file__).with_name("models")
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 5.0
 # Straight to the hub, whatever proxy the environment names.
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -116,7 +116,7 @@ def control(url: str, **faults: Any) -> dict[str, Any]:
         f"{url}/ctl", body, {"Content-Type": "application/json"}, method="POST"
     )
     try:
-        with _DIRECT.open(request, timeout=10) as answer:
+        with _DIRECT.open(request, timeout=60) as answer:
             found: dict[str, Any] = json.load(answer)
     except urllib.error.HTTPError as error:
         raise HubError(json.load(error)["error"]) from None
@@ -124,7 +124,7 @@ def control(url: str, **faults: Any) -> dict[str, Any]:
 
 
 def request_log(url: str) -> list[dict[str, Any]]:
-    with _DIRECT.open(f"{url}/ctl/log", timeout=10) as answer:
+    with _DIRECT.open(f"{url}/ctl/log", timeout=60) as answer:
         found: list[dict[str, Any]] = json.load(answer)
     return found
 

@@ -37,12 +37,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Faults:
     """What is wrong with the hub at the moment. The defaults are a healthy one.
 
-    `only` limits truncate_after, corrupt and slow to the paths that match it (fnmatch).
+    `only` limits truncate_after, silent_after, corrupt and slow to the paths that match it
+    (fnmatch).
     """
 
     only: str = "*"
     truncate_after: int | None = None  # bytes of a body after which the connection is cut
     truncate_times: int | None = None  # how many answers are cut; None: all of them
+    silent_after: int | None = None  # bytes of a body after which nothing comes as long as this is
     corrupt: bool = False  # one byte in the middle is wrong, the size right
     slow: int | None = None  # bytes a second, for each connection
     token: str | None = None  # gated: 401 without a token, 403 with another one
@@ -277,6 +279,8 @@ class Server:
         with file.open("rb") as stream:
             stream.seek(start)
             while line.bytes < end - start:
+                while self._is_silent(name, line.bytes):
+                    await asyncio.sleep(0.05)
                 room = min(piece, end - start - line.bytes)
                 if cut is not None:
                     room = min(room, cut - line.bytes)
@@ -294,6 +298,10 @@ class Server:
 
     def _faults_for(self, name: str) -> Faults:
         return self.faults if fnmatch.fnmatch(name, self.faults.only) else Faults()
+
+    def _is_silent(self, name: str, sent: int) -> bool:
+        most = self._faults_for(name).silent_after
+        return most is not None and sent >= most
 
     def _cut(self, faults: Faults) -> int | None:
         if faults.truncate_after is None or faults.truncate_times == 0:

@@ -25,7 +25,8 @@ from tests.rehearsal.emulation import debian_package, gpu, nvidia_packages, sign
 from tests.rehearsal.emulation.debian_package import Package, deb, stanza
 from tests.rehearsal.emulation.nvidia_packages import DISTRIBUTIONS, catalogue
 from tests.rehearsal.emulation.signing import Signer
-from tests.rehearsal.image import UNUSED_FOR_S, locked
+from tests.rehearsal.image import UNUSED_FOR_S
+from tests.rehearsal.machine import locked
 
 BASE = "compute/cuda/repos"  # NVIDIA facts, "Base"
 ARCHITECTURE = "x86_64"

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.rehearsal.image import locked
-from tests.rehearsal.machine import RehearsalError, cache_folder, command
+from tests.rehearsal.machine import RehearsalError, cache_folder, command, locked
 
 GPG = (
     *("gpg", "--batch", "--quiet", "--no-tty", "--pinentry-mode", "loopback", "--passphrase", ""),

@@ -121,7 +121,7 @@ def _load(given: Options, found: Model, wanted: Script) -> int:
         "core.py:130",
         process=core,
     )
-    engine.loading(wanted.ready_after_s)
+    engine.loading(wanted.ready_after_s, lambda: script.read().hold)
     if wanted.fail:
         return _fail_as_told(wanted)
     try:

@@ -1,6 +1,7 @@
 """What a test wants this server to do wrong: a JSON file named by VLLM_STANDIN_SCRIPT.
 
     {"ready_after_s": 3}                       readiness comes later
+    {"hold": true}                             it comes only once the script says so no more
     {"fail": {"lines": ["ValueError: …"], "code": 1}}     the engine fails at start with these
     {"fail": {"lines": [...], "raw": true}}    the lines as they are, nothing around them
     {"die_after_s": 5, "die_lines": [...], "die_code": 0} dies that long after it was ready
@@ -15,8 +16,8 @@
     {"die_at_request": true}                   the engine dies in the middle of a completion
     {"only": "--seed 2", …}                    holds for a server with these words in its command
 
-Start-up reads it once, each request anew, so that a running server can change. Without the file,
-or with an empty object, the server is a good one.
+Start-up reads it once (but for "hold"), each request anew, so that a running server can change.
+Without the file, or with an empty object, the server is a good one.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class ScriptError(Exception):
 @dataclass(frozen=True)
 class Script:
     ready_after_s: float = 0.0
+    hold: bool = False
     fail: dict[str, Any] = field(default_factory=dict)
     die_after_s: float | None = None
     die_lines: list[str] = field(default_factory=list)

@@ -76,8 +76,10 @@ def _set_command_line(title: bytes) -> None:
         ctypes.memmove(start, title.ljust(end - start, b"\0"), end - start)
 
 
-def loading(seconds: float) -> None:
+def loading(seconds: float, held: Callable[[], bool]) -> None:
     """Take as long as told, and say that weights are being loaded."""
     where = "gpu_model_runner.py:5104"
     journal.log("Starting to load model...", where, process=journal.ENGINE_CORE)
     time.sleep(seconds)
+    while held():
+        time.sleep(0.05)
