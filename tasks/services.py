@@ -160,6 +160,10 @@ def switched(wanted: Wanted, *, retry: bool) -> Commands:
     found = look(wanted)
     reasons = services.reasons(service, files, found)
     say_differences(files, found["files"])
+    starts_alone = reasons == [services.STARTING]
+    if starts_alone and not state.is_executing:  # after a reboot: a deploy waits, a look need not
+        host.noop(f"{service.unit} starts by itself what it is to run")
+        return
     if not is_due(host, reasons, f"{service.unit} runs what it is to run"):
         return
     if not state.is_executing:
@@ -170,7 +174,7 @@ def switched(wanted: Wanted, *, retry: bool) -> Commands:
         because(host, failed.found, refused=True)
         yield refused(failed)
         return
-    spec = {**switch_spec(wanted), "restart": reasons != [services.STARTING]}
+    spec = {**switch_spec(wanted), "restart": not starts_alone}
     yield job_command(f"{service.name}-switch", AIBOX, "door", spec)
 
 

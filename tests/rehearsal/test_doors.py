@@ -196,6 +196,26 @@ def test_a_filter_that_fails_its_gate_makes_way_for_the_one_before(
 
 
 @pytest.mark.long
+def test_a_filter_that_is_starting_by_itself_is_no_plan(box: Box, data: HostData) -> None:
+    """As after a reboot, drawn out."""
+    deployed(box, data)
+    folder = f"/run/systemd/system/{STREAM.unit}.d"
+    slow = "[Service]\nExecStartPre=+/bin/sleep 60\n"
+    box.run(["sh", "-ec", f"mkdir {folder}; cat >{folder}/slow.conf"], text=slow)
+    box.run(f"systemctl daemon-reload; systemctl restart --no-block {STREAM.unit}")
+    try:
+        until(lambda: state_of(box, STREAM.unit) == "activating", "it did not begin to start")
+        assert planned(box, data) == []
+        assert state_of(box, STREAM.unit) == "activating"
+    finally:
+        box.run(f"rm -r {folder}; systemctl daemon-reload; systemctl restart {STREAM.unit}")
+
+
+def state_of(box: Box, unit: str) -> str:
+    return box.run(f"systemctl is-active {unit}", check=False).stdout.strip()
+
+
+@pytest.mark.long
 def test_what_was_changed_by_hand_is_drift_and_is_mended(box: Box, data: HostData) -> None:
     deployed(box, data)
     box.run(f"sed -i s/4000/4002/ {STREAM_CONFIG}")
