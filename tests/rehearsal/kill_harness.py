@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +25,7 @@ from tests.rehearsal import cgroup
 from tests.rehearsal.box import Box
 from tests.rehearsal.by_hand import DRIVER
 from tests.rehearsal.emulation.hub import Hub
-from tests.rehearsal.machine import command
+from tests.rehearsal.machine import command, install
 from tests.rehearsal.provision import Deploy, HostData, deploy, standin
 from tests.rehearsal.stepping import Step, Stepped, stepping
 
@@ -218,7 +219,7 @@ class Harness:
         """One run on a fresh box, its disk kept after each operation from which a cell starts."""
         kept = [one for one in self.operations if not one.bare_s]
         starts = {self.start_of(Cell(kind, one)) for one in kept for kind in one.kinds}
-        keep(self.box, self.kept / BEGIN)
+        last = keep(self.box, self.kept / BEGIN)
         began = time.monotonic()
         with stepping(self.box, self.data) as run:
             while step := run.next():
@@ -226,7 +227,7 @@ class Harness:
                 if operation and not operation.bare_s and step.state == "ended":
                     self.seconds[operation.name] = time.monotonic() - began
                     if operation.name in starts:
-                        keep(self.box, self.kept / operation.name)
+                        last = keep(self.box, self.kept / operation.name, before=last)
                 began = time.monotonic()
                 run.go_on()
             ended = run.ended()
@@ -410,11 +411,19 @@ def upper(box: Box) -> Path:
     return Path(box.entry.folder, "disk", "upper")
 
 
-def keep(box: Box, folder: Path) -> None:
-    """Copy what the box has written while nothing in it moves."""
+def keep(box: Box, folder: Path, before: Path | None = None) -> Path:
+    """Copy what the box has written while nothing in it moves; returns the copy.
+
+    before: an earlier copy. What has not changed since is linked to it: sixty whole copies would
+    take 50 GB.
+    """
     folder.parent.mkdir(exist_ok=True)
+    if shutil.which("rsync") is None:
+        install(["rsync"])
+    like = [f"--link-dest={before}"] if before else []
     with frozen(box):
-        command("cp", "-a", upper(box), folder)
+        command("rsync", "-aHAX", *like, f"{upper(box)}/", f"{folder}/")
+    return folder
 
 
 @contextmanager
