@@ -13,7 +13,7 @@ from pyinfra.api import FactBase, QuoteString, StringCommand
 from pyinfra.api.exceptions import FactProcessError
 
 from aibox.box import probe
-from tasks.sent_along import PYTHON, packed, program
+from tasks.sent_along import PYTHON, argument, packed, program
 
 GREETED = "end-of-greetings"  # a shell's start-up files may print before any command
 
@@ -69,7 +69,7 @@ class Probe(FactBase[Any]):
         return StringCommand(
             PYTHON,
             QuoteString(question),
-            QuoteString(asked),
+            argument(asked),
             "<<'END_OF_PROBE'\n" + program(ANSWERED_BY[question]) + "END_OF_PROBE\n",
         )
 
@@ -84,7 +84,7 @@ class Discovery(FactBase["Any | None"]):
         return StringCommand(
             f"timeout 60 {PYTHON}",
             QuoteString(question),
-            QuoteString(asked),
+            argument(asked),
             "<<'END_OF_DISCOVERY' 2>/dev/null || echo null\n"
             + packed("aibox.box.discover")
             + "END_OF_DISCOVERY\n",

@@ -9,14 +9,18 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from pyinfra.api import QuoteString
+
 import aibox
 
 FOLDER = Path(aibox.__file__).parents[1]
 # Neither what lies in the working directory nor what was installed for Python gets in between.
 PYTHON = "python3 -IS -"
+BACKSLASH = "(/)"  # a fish takes two of them between quotes for one
 PROGRAM = """\
 import json, sys, types
-for name, text in %a.items():
+for name, text in {%s}.items():
+    text = text.replace("(/)", chr(92))
     module = sys.modules[name] = types.ModuleType(name)
     module.__path__ = []
     parent, _, child = name.rpartition(".")
@@ -25,6 +29,8 @@ for name, text in %a.items():
     exec(compile(text, name, "exec"), module.__dict__)
 print(json.dumps(module.QUESTIONS[sys.argv[1]](json.loads(sys.argv[2]))))
 """
+# JSON's other way to write a backslash.
+IN_JSON = "\\u005c"
 PACKED = "import base64, zlib\nexec(zlib.decompress(base64.b64decode('%s')))\n"
 
 
@@ -34,7 +40,18 @@ def program(name: str) -> str:
 
     Its arguments are the question and, as JSON, what is asked; it prints the answer as JSON.
     """
-    return PROGRAM % texts(name)
+    return PROGRAM % "".join(entry(*one) for one in texts(name).items())
+
+
+def entry(name: str, text: str) -> str:
+    """A module of a program, as it stands there."""
+    assert "'''" not in text and BACKSLASH not in text, name
+    return f"{name!r}: '''{text.replace(chr(92), BACKSLASH)}''',\n"
+
+
+def argument(asked: str) -> QuoteString:
+    """What is asked, as JSON, for a shell of any kind."""
+    return QuoteString(asked.replace(2 * chr(92), IN_JSON))
 
 
 @cache

@@ -28,7 +28,7 @@ from tasks.box import AIBOX_FOLDER
 from tasks.facts import Login, parsed
 from tasks.operations import Commands, follow_job, refused, say_refusal, start_job
 from tasks.preflight import refusals_of_login
-from tasks.sent_along import PYTHON, packed
+from tasks.sent_along import PYTHON, argument, packed
 
 AGREED = "teardown_agreed"  # in a box's connector data: the Wish
 PLACES = ("server_unit", "releases_folder", "models_folder", "cache_folder")
@@ -43,7 +43,7 @@ class Ours(FactBase[Any]):
     """One answer of aibox/box/ours.py, which is sent along: a box may hold no aibox any more."""
 
     def command(self, question: str, asked: str = "{}") -> StringCommand:
-        words = QuoteString(question), QuoteString(asked)
+        words = QuoteString(question), argument(asked)
         return StringCommand(
             PYTHON, *words, "<<'END_OF_OURS'\n" + packed("aibox.box.ours") + "END_OF_OURS\n"
         )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import shlex
 import subprocess
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +38,26 @@ def run(text: str, question: str, asked: str, folder: Path) -> subprocess.Comple
     return subprocess.run(
         words, input=text, cwd=folder, text=True, capture_output=True, check=False
     )
+
+
+@pytest.mark.parametrize("question", ANSWERED_BY)
+def test_nothing_is_sent_that_a_fish_would_change(question: str) -> None:
+    """Between quotes it takes two backslashes for one."""
+    asked = json.dumps({"flags": '\\d+ \\\\ " é'})
+    sent = Probe().command(question, asked).get_raw_value()
+    assert "\\\\" not in sent
+    assert "\\" not in program(ANSWERED_BY[question])
+    words = shlex.split(sent.partition("<<")[0])
+    assert json.loads(words[-1]) == json.loads(asked)
+
+
+@pytest.mark.parametrize("question", ANSWERED_BY)
+def test_what_arrives_is_the_module_as_it_is_here(question: str, tmp_path: Path) -> None:
+    name = ANSWERED_BY[question]
+    shown = "print(json.dumps(module.QUESTIONS[sys.argv[1]](json.loads(sys.argv[2]))))"
+    text = program(name).replace("    exec(", "    print(repr(text)); exec(")
+    done = run(text.replace(shown, ""), question, "{}", tmp_path)
+    assert [ast.literal_eval(line) for line in done.stdout.splitlines()] == [*texts(name).values()]
 
 
 @pytest.mark.parametrize(
