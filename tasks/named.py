@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pyinfra.api import Config, State
 from pyinfra.context import ctx_state
-from pyinfra_cli.inventory import make_inventory  # type: ignore[import-untyped]
 
 from aibox.decide.refusal import Refusal
 from aibox.parser import Parser
@@ -26,15 +25,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("inventory")
     parser.add_argument("--limit", action="append", default=[])
     asked = parser.parse_args(words)
-    try:
-        with redirect_stdout(sys.stderr):  # an inventory may print; only the answer is to be there
-            found = named(asked.inventory, asked.limit)
-    except Exception as error:  # an inventory is a person's own code
-        found = Refusal(
-            f"{asked.inventory}: {error}",
-            "an inventory that can be read",
-            "correct it, and run it again",
-        )
+    with redirect_stdout(sys.stderr):  # an inventory may print; only the answer is to be there
+        found = named(asked.inventory, asked.limit)
     if isinstance(found, Refusal):
         print(found, file=sys.stderr)
         return 1
@@ -48,7 +40,10 @@ def named(inventory: str, limit: list[str]) -> dict[str, list[str]] | Refusal:
     invocation.remember({"inventory": path})
     state = State()
     with ctx_state.use(state):
-        state.init(make_inventory(path, cwd=str(PROJECT)), Config())
+        read = inventory_names.read(path, str(PROJECT))
+        if isinstance(read, Refusal):
+            return read
+        state.init(read, Config())
         known = inventory_names.of(state.inventory, inventory)
         options = {"inventory": inventory, "limit": limit, "exclude": ()}
         refusal = exit_codes.judge_boxes(known, None, options)

@@ -241,8 +241,9 @@ def test_a_file_that_is_a_folder_is_not_to_be_deleted_as_a_broken_one(
     assert "mend this on the box" in said and "rm " not in said
 
 
+@pytest.mark.usefixtures("folder")
 def test_a_disk_that_takes_nothing_is_told(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(on_box, "write_whole", too_many)
     assert program.main(["rotation", "out", "b", "--why", "x"]) == 1
@@ -267,7 +268,7 @@ def answering(body: bytes) -> Iterator[str]:
     """A server that answers everything so; its address."""
 
     class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802  http.server's
+        def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
             self.wfile.write(body)
