@@ -246,9 +246,10 @@ def too_few(wanted: Choice, found: int, words: str) -> Refusal | None:
 def fewer_remedy(fitting: int) -> str:
     if fitting == 0:
         return "use a box with an RTX PRO 6000 Blackwell (96 GB); none of these cards can serve"
+    even = 2 ** (fitting.bit_length() - 1)  # no model's heads can be cut in three
     return (
         "put more such cards into the box, or take the parallel sizes down to what is there: the "
-        f'card\'s, or with `serve`, such as {{"tensor-parallel-size": {fitting}}}'
+        f'card\'s, or with `serve`, such as {{"tensor-parallel-size": {even}}}'
     )
 
 

@@ -15,6 +15,7 @@ from aibox.decide.fitting import (
     is_halved,
     load_of,
     refusal,
+    share_of,
     sizes_that_cut,
     uncut,
 )
@@ -35,7 +36,19 @@ CONFIG: dict[str, Any] = {
         "dtype": "bfloat16",
     }
 }
+SHARES = [
+    ({}, 0.92),
+    ({"gpu-memory-utilization": "0.87"}, 0.87),
+    ({"gpu-memory-utilization": None}, 0.92),
+    ({"device-memory-utilization": 0.5}, 0.5),
+    ({"gpu-memory-utilization": 0.87, "device-memory-utilization": 0.5}, 0.87),
+]
 TENSOR, REPLICAS = {"tensor-parallel-size": 2}, {"data-parallel-size": 2}
+
+
+@pytest.mark.parametrize(("flags", "share"), SHARES)
+def test_the_share_of_a_card_has_two_names(flags: dict[str, Any], share: float) -> None:
+    assert share_of(flags) == share
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,12 @@ def test_too_few_and_too_many_are_refused_with_what_to_write(
     assert remedy in judged.remedy
 
 
+def test_fewer_cards_are_a_size_that_cuts_a_model() -> None:
+    judged = too_few(Choice(count=4, why="tensor-parallel-size 4"), 3, "x")
+    assert judged is not None
+    assert '{"tensor-parallel-size": 2}' in judged.remedy
+
+
 def test_the_bus_alone_tells_too_few() -> None:
     assert too_few(TWO, 2, "x") is None
     assert too_few(ONE, 1, "x") is None
