@@ -535,6 +535,20 @@ def _check_drafts(settings: Settings) -> list[str]:
     return []
 
 
+def _check_names(settings: Settings) -> list[str]:
+    """What clients ask for, at LiteLLM too."""
+    flag = "served-model-name"
+    value = settings.flags.get(flag, "model")
+    names = value if isinstance(value, list | tuple) else [value]
+    fine = all(isinstance(one, str) and one.strip() and "*" not in one for one in names)
+    if fine and len({*names}) == len(names):
+        return []
+    return [
+        f"{flag} ({settings.flag_source(flag)}) is {value!r:.60}; expected a name or a list of "
+        "names, each once, as text without *"
+    ]
+
+
 def _check_utilization(settings: Settings) -> list[str]:
     faults = []
     for name in ("gpu-memory-utilization", "device-memory-utilization"):
@@ -712,6 +726,7 @@ def _check_driver(settings: Settings) -> list[str]:
 
 _CHECKS: tuple[tuple[frozenset[str], Callable[[Settings], list[str]]], ...] = (
     (frozenset({"card", "flags"}), _check_drafts),
+    (frozenset({"card", "flags"}), _check_names),
     (frozenset({"card", "flags"}), _check_utilization),
     (frozenset({"card", "flags"}), _check_context),
     (frozenset({"card", "flags", "gpu_uuid"}), _check_spread),

@@ -35,7 +35,8 @@ def main(words: list[str] | None = None) -> int:
 
 
 def named(inventory: str, limit: list[str]) -> dict[str, list[str]] | Refusal:
-    """{"boxes": names within the limit, "gateways": all names}, in the order of the inventory."""
+    """{"boxes": names within the limit, "gateways": all names, "every": of all hosts}, in the order
+    of the inventory."""
     path = str(Path(inventory).absolute()) if Path(inventory).exists() else inventory
     invocation.remember({"inventory": path})
     state = State()
@@ -53,7 +54,8 @@ def named(inventory: str, limit: list[str]) -> dict[str, list[str]] | Refusal:
         boxes = [one.name for one in watching.boxes() if not limit or one.name in wanted]
         if not boxes:
             return only_monitors(limit)
-        return {"boxes": boxes, "gateways": [one.name for one in fleet.gateways()]}
+        gateways = [one.name for one in fleet.gateways()]
+        return {"boxes": boxes, "gateways": gateways, "every": list(known.every)}
 
 
 def only_monitors(limit: list[str]) -> Refusal:

@@ -27,7 +27,7 @@ class Runs(Protocol):
     """What a roll needs of the boxes; tests have boxes that are made up."""
 
     def named(self) -> dict[str, list[str]] | str:
-        """{"boxes", "gateways"}: names; or why the inventory has none, in words."""
+        """{"boxes", "gateways", "every"}: names; or why the inventory has none, in words."""
 
     def audits(self) -> tuple[dict[str, Audit], str | None]:
         """What a deploy would do on each host, its flags judged by its release; and why that is

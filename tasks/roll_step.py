@@ -18,7 +18,7 @@ from pyinfra.api.exceptions import FactProcessError
 
 from aibox.decide import roll
 from aibox.decide.roll import Gateway, Left
-from aibox.decide.rotation import boxes_in
+from aibox.gateway.rotation import boxes_in
 from tasks.box import AIBOX
 from tasks.facts import Probe
 from tasks.operations import Commands, connector_arguments

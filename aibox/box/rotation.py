@@ -21,7 +21,7 @@ from aibox.decide import doors
 from aibox.decide import rotation as decide
 from aibox.decide.refusal import Refusal
 from aibox.decide.rotation import Boxes, Out
-from aibox.gateway.rotation import out_in
+from aibox.gateway.rotation import boxes_in, out_in
 
 FILE = Path(doors.ROTATION)
 FLEET = Path(doors.FLEET)
@@ -81,7 +81,7 @@ def looked(fleet: dict[str, Any]) -> Shown:
     try:
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with direct.open(f"{fleet['url']}/rotation", timeout=PATIENCE_S) as answer:
-            boxes = decide.boxes_in(json.load(answer)["boxes"])
+            boxes = boxes_in(json.load(answer)["boxes"])
             return Shown(boxes, None, decide.unserved(boxes))
     except (OSError, HTTPException, ValueError, LookupError, TypeError, RecursionError) as error:
         boxes = decide.unasked(fleet["boxes"], out_there())

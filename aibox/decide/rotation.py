@@ -14,7 +14,6 @@ from aibox.decide.doors import ROTATION as FILE
 from aibox.decide.figures import duration
 from aibox.decide.manifest import AIBOX
 from aibox.decide.refusal import Refusal, of_file
-from aibox.gateway.rotation import judge_one
 
 WHY_MOST = 200  # characters
 BY_HAND, BY_ROLL = "hand", "roll"  # who takes boxes out
@@ -47,33 +46,6 @@ def put_back(out: Out, box: str, by: str) -> Out:
     if there and there["by"] == BY_HAND and by == BY_ROLL:
         return out
     return {name: of for name, of in out.items() if name != box}
-
-
-def boxes_in(told: object) -> Boxes:
-    """What a gateway answers of its boxes, see `unasked`, whoever has answered. Raises ValueError
-    where it is no such thing, as of another version."""
-    if not isinstance(told, dict):
-        raise ValueError("it names no boxes")
-    for name, of in told.items():
-        if not is_one(of):
-            raise ValueError(f"it says of {name} what no gateway of this version does")
-        if of["out"] is not None:
-            judge_one(name, of["out"])
-    return told
-
-
-def is_one(of: object) -> bool:
-    """Whether this is told of a box, but for what is said of one that is out."""
-    if not isinstance(of, dict) or not {"out", "healthy", "found"} <= of.keys():
-        return False
-    names = [of.get("models"), of.get("missing", [])]
-    named = all(isinstance(some, list) for some in names) and all(
-        isinstance(name, str) for some in names for name in some
-    )
-    known = of["healthy"] is None or isinstance(of["healthy"], bool)
-    said = of["found"] is None or isinstance(of["found"], str)
-    requests = of.get("requests", 0)
-    return named and known and said and isinstance(requests, int) and requests >= 0
 
 
 def unasked(boxes: Mapping[str, Any], out: Out) -> Boxes:

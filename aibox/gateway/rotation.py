@@ -129,6 +129,35 @@ def is_moment(value: object) -> bool:
     return is_number and 0 <= float(str(value)) <= LATEST
 
 
+def boxes_in(told: object) -> dict[str, dict[str, Any]]:
+    """What a gateway answers of its boxes, see Rotation.shown, whoever has answered.
+
+    Raises ValueError where it is no such thing, as of another version.
+    """
+    if not isinstance(told, dict):
+        raise ValueError("it names no boxes")
+    for name, of in told.items():
+        if not is_one(of):
+            raise ValueError(f"it says of {name} what no gateway of this version does")
+        if of["out"] is not None:
+            judge_one(name, of["out"])
+    return told
+
+
+def is_one(of: object) -> bool:
+    """Whether this is told of a box, but for what is said of one that is out."""
+    if not isinstance(of, dict) or not {"out", "healthy", "found"} <= of.keys():
+        return False
+    names = [of.get("models"), of.get("missing", [])]
+    named = all(isinstance(some, list) for some in names) and all(
+        isinstance(name, str) for some in names for name in some
+    )
+    known = of["healthy"] is None or isinstance(of["healthy"], bool)
+    said = of["found"] is None or isinstance(of["found"], str)
+    requests = of.get("requests", 0)
+    return named and known and said and isinstance(requests, int) and requests >= 0
+
+
 class Out:
     """What `aibox rotation` has taken out, read anew when its file has changed. A broken one takes
     nothing out; one that can't be read just now changes nothing."""

@@ -45,7 +45,8 @@ def test_boxes_and_gateways_by_name(
 ) -> None:
     done = named(inventory, *words)
     found: dict[str, Any] = json.loads(done.stdout)
-    assert found == {"boxes": boxes, "gateways": ["ai-box"]}
+    every = ["ai-box", "ai-box-2", "box-3", "watcher"]
+    assert found == {"boxes": boxes, "gateways": ["ai-box"], "every": every}
 
 
 def test_what_an_inventory_prints_is_no_part_of_the_answer(inventory: Path) -> None:

@@ -566,6 +566,16 @@ def test_sizes_that_vllm_refuses_at_its_start_come_to_none(
     assert words in the_fault_with(load, serve=serve)
 
 
+@pytest.mark.parametrize("name", ["", " ", [""], ["a", "a"], True, {"a": 1}, ["a", 5], "gpt-*"])
+def test_what_clients_can_not_ask_for_is_no_name(load: Load, name: object) -> None:
+    fault = the_fault_with(load, serve={"served-model-name": name})
+    assert "served-model-name (the setting `serve`) is " in fault
+
+
+def test_a_server_may_have_several_names(load: Load) -> None:
+    assert load(serve={"served-model-name": ["a", "b/c"]}).served_models == ("a", "b/c")
+
+
 def test_a_card_that_is_named_right_is_no_fault_beside_another(load: Load) -> None:
     assert "server_port" in the_fault_with(load, gpu_uuid=FIRST, server_port="x")
 
