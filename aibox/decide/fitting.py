@@ -110,9 +110,12 @@ def _remedy(load: Load, smallest: int) -> str:
     while needed * load.spread.tensor / wanted >= room and wanted < 64:
         wanted *= 2
     cards = load.spread.cards * wanted // load.spread.tensor
-    ways.append(f"{TENSOR} {wanted}, on a box with {cards} such cards")
+    if needed * load.spread.tensor / wanted < room:
+        ways.append(f"{TENSOR} {wanted}, on a box with {cards} such cards")
     if load.cache:
         ways.append("a smaller max-model-len")
+    if not ways:
+        return "take smaller weights: no number of such cards holds these"
     return f"set {', or '.join(ways)} (in the card, or with `serve`), or take smaller weights"
 
 

@@ -110,6 +110,12 @@ def test_the_remedy_is_what_would_fit(flags: dict[str, Any], weights: int, ways:
     assert ("gpu-memory-utilization" in found.remedy) == ("gpu-memory-utilization" in flags)
 
 
+def test_no_size_is_named_that_would_not_do_either() -> None:
+    found = refusal(load_of(FLAGS, 200 * REFERENCE), [CARD])
+    assert found is not None
+    assert found.remedy == "take smaller weights: no number of such cards holds these"
+
+
 def test_it_is_known_that_a_dense_replica_holds_everything() -> None:
     flags = {**FLAGS, **REPLICAS}
     assert refusal(load_of(flags, 2 * REFERENCE), [CARD, CARD]) is None
