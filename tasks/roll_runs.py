@@ -61,7 +61,8 @@ class PyinfraRuns:
         )
         if done.returncode:
             return done.stderr.strip()
-        found: dict[str, list[str]] = json.loads(done.stdout)
+        *_, answer = done.stdout.splitlines()  # what the inventory has started may print too
+        found: dict[str, list[str]] = json.loads(answer)
         return found
 
     def audits(self) -> tuple[dict[str, Audit], str | None]:
