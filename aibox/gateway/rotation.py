@@ -323,7 +323,7 @@ def names_in(body: bytes, url: str) -> list[str]:
     """What a server names at /v1/models. Raises NotWellError."""
     try:
         return [str(one["id"]) for one in json.loads(body)["data"]]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise NotWellError(f"{url} names no models") from None
 
 

@@ -381,7 +381,10 @@ def test_what_a_box_serves_is_asked_anew_in_time() -> None:
     assert box.are_names_old(101)
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"data": [1]}', b'{"data": [{}]}', b'{"data": 1}'])
+NO_MODELS = [b"", b"[]", b'{"data": [1]}', b'{"data": [{}]}', b'{"data": 1}', b"[" * 200_000]
+
+
+@pytest.mark.parametrize("body", NO_MODELS)
 def test_what_names_no_models_is_told(body: bytes) -> None:
     with pytest.raises(code.NotWellError, match=r"http://x names no models"):
         code.names_in(body, "http://x")
