@@ -186,7 +186,7 @@ def _specifier(text: str) -> str:
 def _gpu_uuid(text: str) -> str:
     if not re.fullmatch(r"GPU-[0-9a-fA-F-]{8,40}", text, re.ASCII):
         raise ValueError("expected GPU- and hex digits, see nvidia-smi -L")
-    return text
+    return text[:4] + text[4:].lower()  # as NVML writes it: vLLM asks NVML for what the unit says
 
 
 def _gpu_uuids(value: object) -> object:

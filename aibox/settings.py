@@ -31,7 +31,17 @@ from aibox.decide.nearest import did_you_mean, nearest
 from aibox.decide.patches import touched
 from aibox.decide.preflight import Wanted
 from aibox.decide.refusal import Refusal
-from aibox.decide.spread import BOXES, COUNTED, Choice, Spread, size_of, spread_of
+from aibox.decide.spread import (
+    BOXES,
+    COUNTED,
+    SHARED,
+    Choice,
+    Spread,
+    pinned_by,
+    size_of,
+    spread_of,
+    torn,
+)
 from aibox.decide.unit import FlagValue
 from aibox.decide.weights import WeightsLock
 from aibox.faults import faults_of
@@ -525,6 +535,20 @@ def _check_drafts(settings: Settings) -> list[str]:
     return []
 
 
+def _check_names(settings: Settings) -> list[str]:
+    """What clients ask for, at LiteLLM too."""
+    flag = "served-model-name"
+    value = settings.flags.get(flag, "model")
+    names = value if isinstance(value, list | tuple) else [value]
+    fine = all(isinstance(one, str) and one.strip() and "*" not in one for one in names)
+    if fine and len({*names}) == len(names):
+        return []
+    return [
+        f"{flag} ({settings.flag_source(flag)}) is {value!r:.60}; expected a name or a list of "
+        "names, each once, as text without *"
+    ]
+
+
 def _check_utilization(settings: Settings) -> list[str]:
     faults = []
     for name in ("gpu-memory-utilization", "device-memory-utilization"):
@@ -546,11 +570,15 @@ def _check_spread(settings: Settings) -> list[str]:
     faults = _wrong_sizes(settings)
     if faults:
         return faults
-    spread, named = settings.spread, settings.gpu_uuid
+    wrong = torn(settings.flags)
+    if wrong:
+        name, words = wrong
+        return [f"{name} ({settings.flag_source(name)}) is {words}"]
+    spread, named = settings.spread, pinned_by({"gpu_uuid": settings.gpu_uuid})
     if spread.parts * spread.context * spread.replicas % spread.boxes:
         source = settings.flag_source(BOXES)
         return [f"{BOXES} ({source}): {spread} give no whole number of cards to each box"]
-    if named is not None and len(named) != spread.cards:
+    if named and len(named) != spread.cards:
         asked = f"{spread} take {spread.cards}" if str(spread) else "the server takes 1"
         return [
             f"gpu_uuid: found {counted(len(named), 'card')}, and {asked}; name as many cards as "
@@ -561,7 +589,7 @@ def _check_spread(settings: Settings) -> list[str]:
 
 def _wrong_sizes(settings: Settings) -> list[str]:
     faults = []
-    for name in COUNTED:
+    for name in (*COUNTED, SHARED):
         try:
             size_of(settings.flags.get(name, 1))
         except ValueError as error:
@@ -698,6 +726,7 @@ def _check_driver(settings: Settings) -> list[str]:
 
 _CHECKS: tuple[tuple[frozenset[str], Callable[[Settings], list[str]]], ...] = (
     (frozenset({"card", "flags"}), _check_drafts),
+    (frozenset({"card", "flags"}), _check_names),
     (frozenset({"card", "flags"}), _check_utilization),
     (frozenset({"card", "flags"}), _check_context),
     (frozenset({"card", "flags", "gpu_uuid"}), _check_spread),

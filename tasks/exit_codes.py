@@ -55,6 +55,9 @@ def watch() -> None:
         own_words.left_out()
 
     state.init = initialise_with_boxes  # type: ignore[method-assign]
+    misread = inventory_names.misread(context.params["inventory"])
+    if misread:
+        end(misread)
     context.call_on_close(lambda: end_in_words(sys.exc_info()[1], context.params))
     context.call_on_close(summary.show)  # the last one is called first
     context.call_on_close(page.show_kept)
@@ -136,6 +139,8 @@ def end_in_words(error: BaseException | None, options: dict[str, Any]) -> None:
                 "look at it with --dry, then run with -y (or set PYINFRA_YES=1)",
             )
         )
+    if error is not None and read_the_inventory(error):
+        end(inventory_names.unreadable(options["inventory"], error))
     if isinstance(error, SystemExit) and not error.code and declined(options):
         logger.error("Nothing was carried out: Enter alone does it.")
         sys.exit(1)
@@ -146,6 +151,13 @@ def nobody_pressed_enter(error: BaseException | None) -> bool:
     cause = getattr(error, "exception", None)
     frames = traceback.extract_tb(cause.__traceback__) if isinstance(cause, EOFError) else []
     return bool(frames) and frames[-1].name == "_do_confirm"
+
+
+def read_the_inventory(error: BaseException) -> bool:
+    """Whether a run ended while pyinfra was at that: it is a person's own code."""
+    wrapped = (error, getattr(error, "exception", error))
+    frames = [at for one in wrapped for at in traceback.extract_tb(one.__traceback__)]
+    return any(at.name == "make_inventory" for at in frames)
 
 
 def declined(options: dict[str, Any]) -> bool:

@@ -23,11 +23,12 @@ def is_gateway(one: Host) -> bool:
     return one in gateways()
 
 
-def refusals(settings: Settings) -> list[Refusal]:
-    """What is wrong with a gateway before anything is changed."""
+def refusals(settings: Settings, everywhere: Mapping[str, Settings]) -> list[Refusal]:
+    """What is wrong with a gateway before anything is changed. everywhere: see of_this_box."""
     if not is_gateway(host):
         return []
-    return [fleet.turned_off(host.name)] if settings.gateway is False else []
+    found = fleet.at_one_address([seen(one, everywhere[one.name]) for one in watching.boxes()])
+    return [fleet.turned_off(host.name), *found] if settings.gateway is False else found
 
 
 def of_this_box(

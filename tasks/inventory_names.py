@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
+from typing import cast
 
 from pyinfra.api import Inventory
+from pyinfra_cli.inventory import make_inventory  # type: ignore[import-untyped]
 
 from aibox.decide import inventory as deciding
 from aibox.decide.inventory import Named
+from aibox.decide.refusal import Refusal
 
 
 def of(inventory: Inventory, said: str) -> Named:
@@ -18,6 +22,31 @@ def of(inventory: Inventory, said: str) -> Named:
         of_all=of_all(said),
         no_lists=deciding.no_lists(written(said)),
     )
+
+
+def read(said: str, project: str) -> Inventory | Refusal:
+    """As pyinfra does, for programs of ours. said: the inventory as it was named."""
+    refusal = misread(said)
+    if refusal:
+        return refusal
+    try:
+        return cast("Inventory", make_inventory(said, cwd=project))
+    except (Exception, SystemExit) as error:
+        return unreadable(said, error)
+
+
+def misread(said: str) -> Refusal | None:
+    """What pyinfra would take for something else, or ends with: judged before it reads it."""
+    return next(deciding.no_lists_of_ours(deciding.no_lists(written(said))), None)
+
+
+def unreadable(said: str, error: BaseException) -> Refusal:
+    """error: what the reading ended with, as pyinfra has wrapped it."""
+    cause = getattr(error, "exception", error)
+    file = str(getattr(error, "filename", said))
+    frames = traceback.extract_tb(cause.__traceback__)
+    lines = [at.lineno for at in frames if at.filename == file]
+    return deciding.unreadable(file, lines[-1] if lines else None, cause)
 
 
 def of_all(said: str) -> set[str]:

@@ -15,7 +15,6 @@ import yaml
 from pyinfra.api import Config, State
 from pyinfra.api.exceptions import PyinfraError
 from pyinfra.context import ctx_state
-from pyinfra_cli.inventory import make_inventory  # type: ignore[import-untyped]
 
 from aibox.decide import inventory as deciding
 from aibox.decide import scraping
@@ -78,7 +77,10 @@ def files(inventory: str) -> Files | Refusal:
     invocation.remember({"inventory": path})
     state = State()
     with ctx_state.use(state):  # the inventory may ask for it while it is read
-        state.init(make_inventory(path, cwd=str(PROJECT)), Config())
+        read = inventory_names.read(path, str(PROJECT))
+        if isinstance(read, Refusal):
+            return read
+        state.init(read, Config())
         refusal = deciding.judge(inventory_names.of(state.inventory, path))
         if refusal:
             return refusal

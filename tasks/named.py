@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pyinfra.api import Config, State
 from pyinfra.context import ctx_state
-from pyinfra_cli.inventory import make_inventory  # type: ignore[import-untyped]
 
 from aibox.decide.refusal import Refusal
 from aibox.parser import Parser
@@ -26,15 +25,8 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("inventory")
     parser.add_argument("--limit", action="append", default=[])
     asked = parser.parse_args(words)
-    try:
-        with redirect_stdout(sys.stderr):  # an inventory may print; only the answer is to be there
-            found = named(asked.inventory, asked.limit)
-    except Exception as error:  # an inventory is a person's own code
-        found = Refusal(
-            f"{asked.inventory}: {error}",
-            "an inventory that can be read",
-            "correct it, and run it again",
-        )
+    with redirect_stdout(sys.stderr):  # an inventory may print; only the answer is to be there
+        found = named(asked.inventory, asked.limit)
     if isinstance(found, Refusal):
         print(found, file=sys.stderr)
         return 1
@@ -43,12 +35,16 @@ def main(words: list[str] | None = None) -> int:
 
 
 def named(inventory: str, limit: list[str]) -> dict[str, list[str]] | Refusal:
-    """{"boxes": names within the limit, "gateways": all names}, in the order of the inventory."""
+    """{"boxes": names within the limit, "gateways": all names, "every": of all hosts}, in the order
+    of the inventory."""
     path = str(Path(inventory).absolute()) if Path(inventory).exists() else inventory
     invocation.remember({"inventory": path})
     state = State()
     with ctx_state.use(state):
-        state.init(make_inventory(path, cwd=str(PROJECT)), Config())
+        read = inventory_names.read(path, str(PROJECT))
+        if isinstance(read, Refusal):
+            return read
+        state.init(read, Config())
         known = inventory_names.of(state.inventory, inventory)
         options = {"inventory": inventory, "limit": limit, "exclude": ()}
         refusal = exit_codes.judge_boxes(known, None, options)
@@ -58,7 +54,8 @@ def named(inventory: str, limit: list[str]) -> dict[str, list[str]] | Refusal:
         boxes = [one.name for one in watching.boxes() if not limit or one.name in wanted]
         if not boxes:
             return only_monitors(limit)
-        return {"boxes": boxes, "gateways": [one.name for one in fleet.gateways()]}
+        gateways = [one.name for one in fleet.gateways()]
+        return {"boxes": boxes, "gateways": gateways, "every": list(known.every)}
 
 
 def only_monitors(limit: list[str]) -> Refusal:

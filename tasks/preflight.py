@@ -149,14 +149,15 @@ def look(pinned: Pinned, found_lock: ReleaseLock | Refusal) -> Box | list[Refusa
     _seen[host.name] = Seen(report, wanted, standing, watched, evidence, offered, found)
     # A drift check reboots nobody away: it is to name the reboot that is due.
     serving = () if drift_report.is_wanted() else report.serving
+    everywhere = settings_of_all_boxes()
     refusals = judge(report, wanted, evidence, wanted_driver, serving=serving, offered=offered)
     refusals += [*doors.refusals(standing), *door_keys.refusals(standing, report.keys)]
-    refusals += [*watching.refusals(settings, watched), *fleet.refusals(settings)]
+    refusals += [*watching.refusals(settings, watched), *fleet.refusals(settings, everywhere)]
     refusals += [pinned.refusal] if pinned.refusal else []
     if refusals or lock is None or key is None:
         return refusals
     there = partial(cards.there, settings.cards_wanted)
-    spread = fleet.of_this_box(settings, standing, settings_of_all_boxes())
+    spread = fleet.of_this_box(settings, standing, everywhere)
     return Box(settings, lock, wanted_driver, key, standing, watched, there, spread)
 
 

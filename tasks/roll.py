@@ -34,6 +34,7 @@ from tasks.roll_runs import PyinfraRuns, Runs
 from tasks.roll_step import AT_BOX, AT_GATEWAY
 
 DRAIN_S = 600  # LiteLLM's own limit of a request
+LONGEST_S = 86_400  # that anybody may want to wait
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,8 @@ def parser() -> Parser:
 
 
 def seconds(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text) <= LONGEST_S):
+        raise argparse.ArgumentTypeError(f"{text:.20} is no number of seconds up to {LONGEST_S}")
     return int(text)
 
 
@@ -172,7 +173,7 @@ def rolled(asked: argparse.Namespace, runs: Runs, patience: Patience) -> int:
     if refusals:
         return 1
     turns = roll.turns(looked)
-    show(roll.plan(turns, looked.gateways))
+    show(roll.plan(turns, looked.gateways) + roll.not_named(looked.gateways, names["every"]))
     work = Roll(asked, runs, names["gateways"], patience)
     if any(one.is_due for one in turns):
         agreed(asked)

@@ -27,7 +27,7 @@ class Runs(Protocol):
     """What a roll needs of the boxes; tests have boxes that are made up."""
 
     def named(self) -> dict[str, list[str]] | str:
-        """{"boxes", "gateways"}: names; or why the inventory has none, in words."""
+        """{"boxes", "gateways", "every"}: names; or why the inventory has none, in words."""
 
     def audits(self) -> tuple[dict[str, Audit], str | None]:
         """What a deploy would do on each host, its flags judged by its release; and why that is
@@ -61,7 +61,8 @@ class PyinfraRuns:
         )
         if done.returncode:
             return done.stderr.strip()
-        found: dict[str, list[str]] = json.loads(done.stdout)
+        *_, answer = done.stdout.splitlines()  # what the inventory has started may print too
+        found: dict[str, list[str]] = json.loads(answer)
         return found
 
     def audits(self) -> tuple[dict[str, Audit], str | None]:

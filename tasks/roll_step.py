@@ -18,6 +18,7 @@ from pyinfra.api.exceptions import FactProcessError
 
 from aibox.decide import roll
 from aibox.decide.roll import Gateway, Left
+from aibox.gateway.rotation import boxes_in
 from tasks.box import AIBOX
 from tasks.facts import Probe
 from tasks.operations import Commands, connector_arguments
@@ -93,7 +94,10 @@ def gateway_of(name: str, found: dict[str, Any] | None) -> Gateway:
     if told.get("gateway") or "boxes" not in told:
         said = told.get("gateway") or found["error"]
         return Gateway(name, None, said or "its aibox answers otherwise")
-    return Gateway(name, told["boxes"])
+    try:
+        return Gateway(name, boxes_in(told["boxes"]))
+    except ValueError as error:
+        return Gateway(name, None, f"its aibox answers otherwise: {error}")
 
 
 def until_quiet(

@@ -10,8 +10,9 @@ from pyinfra.api import deploy, operation
 
 from aibox.box.good_units import sum_of
 from aibox.decide.driver_sources import POWER_UNIT
+from aibox.decide.fitting import given_share
 from aibox.decide.server import Switching, is_starting, refused_by_a_deploy, switching
-from aibox.decide.start_limits import UTILIZATION, unit_limits
+from aibox.decide.start_limits import unit_limits
 from aibox.decide.unit import exec_start
 from tasks import known_issues, ledger
 from tasks.box import AIBOX, Box
@@ -56,7 +57,7 @@ def unit_text(box: Box) -> str:
         power_unit=POWER_UNIT,
         limits=unit_limits(serving.start_timeout),
         gpu_uuids=",".join(box.gpu_uuids),
-        utilization=box.settings.flags.get("gpu-memory-utilization", UTILIZATION),
+        utilization=given_share(box.settings.flags),
         weights=serving.weights,
         release=serving.release,
         exec_start=exec_start(serving.lines),

@@ -15,8 +15,6 @@ from tasks.driver import is_pending, vram_report
 from tasks.operations import Commands, refused
 from tasks.server import server_state
 
-DEFAULT_SHARE = 0.92  # vLLM's own, where the card of the model says nothing
-
 
 @deploy("VRAM")
 def verified(box: Box) -> None:
@@ -52,7 +50,7 @@ def verdict_of(box: Box, report: VramReport) -> tuple[Card, ...] | Refusal:
         return cards
     fault = cuda_refusal(report.cuda, settings.uvm_disable_hmm) if report.cuda else None
     if fault is None:
-        share = float(str(settings.flags.get("gpu-memory-utilization", DEFAULT_SHARE)))
+        share = fitting.share_of(settings.flags)
         serving = server_state(box)["process"] is not None
         fault = memory_refusals(cards, share, serving)
     load = load_on_cards(settings)

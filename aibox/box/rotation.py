@@ -21,7 +21,7 @@ from aibox.decide import doors
 from aibox.decide import rotation as decide
 from aibox.decide.refusal import Refusal
 from aibox.decide.rotation import Boxes, Out
-from aibox.gateway.rotation import out_in
+from aibox.gateway.rotation import boxes_in, out_in
 
 FILE = Path(doors.ROTATION)
 FLEET = Path(doors.FLEET)
@@ -45,8 +45,9 @@ def rotation(act: str | None, box: str | None, why: str, by: str, *, as_json: bo
         if act and box:
             changed(set(fleet["boxes"]), act, box, why, by)
         shown = looked(fleet)
-    except JobError as error:
-        print(error.refusal, file=sys.stderr)
+    except (JobError, OSError) as error:
+        told = error.refusal if isinstance(error, JobError) else decide.no_file(error)
+        print(told, file=sys.stderr)
         return 1
     if as_json:
         print(json.dumps(asdict(shown)))
@@ -80,9 +81,9 @@ def looked(fleet: dict[str, Any]) -> Shown:
     try:
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with direct.open(f"{fleet['url']}/rotation", timeout=PATIENCE_S) as answer:
-            boxes = json.load(answer)["boxes"]
+            boxes = boxes_in(json.load(answer)["boxes"])
             return Shown(boxes, None, decide.unserved(boxes))
-    except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
+    except (OSError, HTTPException, ValueError, LookupError, TypeError, RecursionError) as error:
         boxes = decide.unasked(fleet["boxes"], out_there())
         return Shown(boxes, str(error), decide.unserved(boxes))
 
@@ -103,10 +104,12 @@ def changed(known: set[str], act: str, box: str, why: str, by: str) -> None:
 
 
 def out_there() -> Out:
-    """Raises JobError where the file is not whole."""
+    """Raises JobError where the file is not whole, OSError where it can't be read."""
     try:
-        return out_in(FILE.read_text()) if FILE.exists() else {}
-    except (OSError, ValueError) as error:
+        return out_in(FILE.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
         raise refused(decide.broken(str(error))) from None
 
 

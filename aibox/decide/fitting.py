@@ -58,10 +58,20 @@ def load_of(flags: Flags, weights: int, *, dense: bool = False) -> Load:
     spread = spread_of(flags)
     told = not any(flags.get(name) not in (None, False, "auto", 0) for name in UNTELLING)
     by_hand = "kv-cache-memory-bytes" in flags  # the utilisation bounds nothing then
-    given = flags.get("gpu-memory-utilization", flags.get("device-memory-utilization"))
-    share = 1.0 if by_hand else float(UTILIZATION if given is None else given)
+    share = 1.0 if by_hand else share_of(flags)
     parts = spread.parts * (1 if dense else spread.replicas)
     return Load(weights if told else 0, spread, share, parts)
+
+
+def share_of(flags: Flags) -> float:
+    """Of a card's memory that the flags give to a server, 0 to 1."""
+    return float(str(given_share(flags)))
+
+
+def given_share(flags: Flags) -> object:
+    """The same as it is written there, under either name."""
+    given = flags.get("gpu-memory-utilization", flags.get("device-memory-utilization"))
+    return UTILIZATION if given is None else given
 
 
 def refusal(load: Load, memory: Sequence[int]) -> Refusal | None:
@@ -100,9 +110,12 @@ def _remedy(load: Load, smallest: int) -> str:
     while needed * load.spread.tensor / wanted >= room and wanted < 64:
         wanted *= 2
     cards = load.spread.cards * wanted // load.spread.tensor
-    ways.append(f"{TENSOR} {wanted}, on a box with {cards} such cards")
+    if needed * load.spread.tensor / wanted < room:
+        ways.append(f"{TENSOR} {wanted}, on a box with {cards} such cards")
     if load.cache:
         ways.append("a smaller max-model-len")
+    if not ways:
+        return "take smaller weights: no number of such cards holds these"
     return f"set {', or '.join(ways)} (in the card, or with `serve`), or take smaller weights"
 
 

@@ -101,6 +101,16 @@ def unreachable(other: Other) -> str | None:
     return None
 
 
+def at_one_address(boxes: Sequence[Other]) -> list[Refusal]:
+    """Boxes that are one machine, as far as their addresses say: a gateway would count its requests
+    twice, and go on asking the one while a roll works on the other."""
+    by_address: dict[tuple[str, int], list[str]] = {}
+    for one in boxes:
+        if not (is_no_address(one.address) or is_loopback(one.address)):
+            by_address.setdefault((one.address.lower(), one.port), []).append(one.box)
+    return [same_address(names, address) for (address, _), names in by_address.items() if names[1:]]
+
+
 # --- what is laid down ---------------------------------------------------------------------------
 
 
@@ -159,6 +169,14 @@ def turned_off(name: str) -> Refusal:
         f"{name} is in the group `gateways`, and its gateway is turned off",
         "a gateway that stands",
         "set gateway = None or True for it, or take it out of `gateways` in the inventory",
+    )
+
+
+def same_address(names: Sequence[str], address: str) -> Refusal:
+    return Refusal(
+        f"{', '.join(names[:-1])} and {names[-1]} have the same address, {address}",
+        "an address of its own for each box, by its name, your ssh configuration or box_address",
+        "set box_address of the one that is wrong, or name each box once in the inventory",
     )
 
 

@@ -12,6 +12,7 @@ from aibox.decide.refusal import Refusal
 
 SITE, MONITOR, GATEWAYS = "site", "monitor", "gateways"
 OURS = (SITE, MONITOR, GATEWAYS)
+WRITTEN = ast.JoinedStr | ast.Set | ast.Dict
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ def judge(named: Named) -> Refusal | None:
 
 
 def faults(named: Named) -> Iterator[Refusal]:
-    yield from (no_list(name, value) for name, value in named.no_lists.items() if name in OURS)
+    yield from no_lists_of_ours(named.no_lists)
+    yield from (no_name(name) for name in named.every if is_no_name(name))
     for name in named.groups:
         meant = None if name in named.of_all else ours_for(name)
         if meant not in (None, name):
@@ -47,6 +49,11 @@ def faults(named: Named) -> Iterator[Refusal]:
     for one in named.groups.get(GATEWAYS, ()):
         if one not in boxes:
             yield no_box(one, boxes)
+
+
+def no_lists_of_ours(found: Mapping[str, str]) -> Iterator[Refusal]:
+    """found: see Named.no_lists."""
+    yield from (no_list(name, value) for name, value in found.items() if name in OURS)
 
 
 # --- what was probably meant ---------------------------------------------------------------------
@@ -81,10 +88,34 @@ def no_lists(text: str) -> dict[str, str]:
 
 
 def is_no_list(value: ast.expr) -> bool:
-    """`None`, `False` and the like say that there is nobody."""
+    """Of names, as far as it is written out. `None`, `False` and the like say that there is nobody;
+    a pair may be such a list and data for all of its hosts."""
     if isinstance(value, ast.Constant):
         return bool(value.value)
-    return isinstance(value, ast.JoinedStr | ast.Set | ast.Dict)
+    if isinstance(value, ast.List):
+        return any(map(is_no_host, value.elts))
+    if isinstance(value, ast.Tuple):
+        return len(value.elts) != 2 or is_no_list(value.elts[0]) or is_no_data(value.elts[1])
+    return isinstance(value, WRITTEN)
+
+
+def is_no_host(value: ast.expr) -> bool:
+    """A host is a name, or a pair of a name and data."""
+    if isinstance(value, ast.Constant):
+        return not (isinstance(value.value, str) and value.value)
+    if isinstance(value, ast.Tuple):
+        return len(value.elts) != 2 or is_no_host(value.elts[0]) or is_no_data(value.elts[1])
+    return isinstance(value, ast.List | ast.Dict | ast.Set)
+
+
+def is_no_data(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant | ast.List | ast.Tuple | ast.Set | ast.JoinedStr)
+
+
+def is_no_name(name: str) -> bool:
+    """Whether a host can't be called so: as a word of --limit it would name nobody, or others."""
+    plain = name.isprintable() and not any(one.isspace() or one in "*?[]" for one in name)
+    return not plain or name.startswith("-")
 
 
 # --- in words ------------------------------------------------------------------------------------
@@ -93,9 +124,28 @@ def is_no_list(value: ast.expr) -> bool:
 def no_list(name: str, value: str) -> Refusal:
     wanted = f"[{value}]" if value[0] in "'\"" else '["ai-box"], with the names of your hosts'
     return Refusal(
-        f"{name} = {value} in the inventory is no list",
-        "a list of names, also of one",
+        f"{name} = {value} in the inventory is no list of names",
+        'a list of names, also of one; with data of its own a host is ("ai-box", {…})',
         f"write {name} = {wanted}".replace("'", '"'),
+    )
+
+
+def no_name(name: str) -> Refusal:
+    return Refusal(
+        f"{name!r} in the inventory is no name of a host",
+        "a name or an address without blanks, signs for patterns (* ? [ ]) and a leading -",
+        "write it as your ssh configuration has it",
+    )
+
+
+def unreadable(said: str, line: int | None, error: BaseException) -> Refusal:
+    """An inventory is a person's own code. line: where in it, if that is known."""
+    where = f"{said}, line {line}" if line else said
+    ends = isinstance(error, SystemExit)
+    return Refusal(
+        f"{where}: {'it ends the run itself' if ends else f'{type(error).__name__}: {error}'}",
+        "an inventory that can be read: names of groups, each with a list of hosts",
+        "correct it, and run it again",
     )
 
 

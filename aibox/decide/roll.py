@@ -426,6 +426,16 @@ def names_that_go(found: Sequence[Turn], gateways: Sequence[Gateway]) -> list[st
     ]
 
 
+def not_named(gateways: Sequence[Gateway], every: Collection[str]) -> list[str]:
+    """Of boxes that gateways ask by another name, perhaps. every: of the inventory's hosts."""
+    by = {box: one.name for one in gateways for box in one.boxes or {} if box not in every}
+    return [
+        f"{box}: {name} asks it, and the inventory has no such name. If it has another one now, "
+        f"requests go to it while it is worked on: deploy to {name} first, by itself."
+        for box, name in by.items()
+    ]
+
+
 def asked_alone(found: Sequence[Turn]) -> list[str]:
     """Of the boxes that are due and have doors of their own."""
     having: dict[tuple[str, ...], list[str]] = {}

@@ -13,7 +13,7 @@ from aibox.decide.doors import FLEET
 from aibox.decide.doors import ROTATION as FILE
 from aibox.decide.figures import duration
 from aibox.decide.manifest import AIBOX
-from aibox.decide.refusal import Refusal
+from aibox.decide.refusal import Refusal, of_file
 
 WHY_MOST = 200  # characters
 BY_HAND, BY_ROLL = "hand", "roll"  # who takes boxes out
@@ -111,6 +111,15 @@ def broken(said: str) -> Refusal:
         f"{FILE} is not whole: {said}",
         '{"out": {"BOX": {"why": "TEXT", "since": SECONDS, "by": "hand" or "roll"}}}',
         f"delete it: every box is in rotation then, as all are while it is broken (rm {FILE})",
+    )
+
+
+def no_file(error: OSError) -> Refusal:
+    """error: of the file, or of the disk below it."""
+    return Refusal(
+        of_file(error),
+        f"{FILE} as a file that can be read and written",
+        "mend this on the box, and run it again",
     )
 
 

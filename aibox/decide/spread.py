@@ -11,6 +11,8 @@ TENSOR, PIPELINE = "tensor-parallel-size", "pipeline-parallel-size"
 CONTEXT, REPLICAS = "prefill-context-parallel-size", "data-parallel-size"
 LOCAL, BOXES = "data-parallel-size-local", "nnodes"
 COUNTED = (TENSOR, PIPELINE, CONTEXT, REPLICAS, LOCAL, BOXES)
+SHARED = "decode-context-parallel-size"  # over cards that are counted already
+MOST = 9999  # of a size; nobody has so many cards
 # One replica of data-parallel-size is started by each command line then.
 ONE_REPLICA = ("data-parallel-rank", "data-parallel-external-lb")
 
@@ -64,8 +66,8 @@ class Choice:
 
 
 def size_of(value: object) -> int:
-    """A size as a flag gives it. ValueError where it is no whole number from 1."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+    """A size as a flag gives it. ValueError where it is no whole number from 1 to MOST."""
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST:
         return value
     if isinstance(value, str) and re.fullmatch(r"[1-9]\d{0,3}", value, re.ASCII):
         return int(value)
@@ -85,6 +87,22 @@ def spread_of(flags: Mapping[str, Any]) -> Spread:
         here=size.get(LOCAL, 1 if one else replicas),
         boxes=size.get(BOXES, 1),
     )
+
+
+def torn(flags: Mapping[str, Any]) -> tuple[str, str] | None:
+    """A size that vLLM's start refuses beside the others, and why, in words; its parser takes it.
+
+    ValueError where a size is none, see size_of.
+    """
+    spread, shared = spread_of(flags), size_of(flags.get(SHARED, 1))
+    if spread.here > spread.replicas:
+        return LOCAL, f"{spread.here}, of {REPLICAS} {spread.replicas} in all"
+    if spread.context == 1 and spread.tensor % shared:
+        return SHARED, f"{shared}, which does not divide {TENSOR} {spread.tensor}"
+    if spread.context > 1 and shared not in (1, spread.context, spread.tensor * spread.context):
+        sizes = sorted({1, spread.context, spread.tensor * spread.context})
+        return SHARED, f"{shared}; beside {CONTEXT} {spread.context} it is one of {sizes}"
+    return None
 
 
 def readable_spread(flags: Mapping[str, Any]) -> Spread:

@@ -13,6 +13,7 @@ MEMORY_FLOOR_BYTES = 96 * GB
 # sm_120, the workstation and server Blackwell. Memory alone lets H100 NVL and GH200 through.
 CAPABILITY = (12, 0)
 
+MIG = ["MIG enabled"]
 EXPECTED = "a card with at least 96 GB (decimal), compute capability 12.0 and MIG off"
 
 
@@ -187,8 +188,8 @@ def _unfit(card: Card) -> Refusal | None:
     lacks = _lacks(card)
     if not lacks:
         return None
-    if lacks == ["MIG enabled"]:
-        remedy = f"switch MIG off with `nvidia-smi -i {card.index} -mig 0` and reboot the box"
+    if lacks == MIG:
+        remedy = without_mig([card])
     elif card.memory_bytes is None or card.capability is None:
         remedy = "ask the card with `nvidia-smi -q`; a driver that does not know it must be newer"
     else:
@@ -228,11 +229,19 @@ def _several(cards: Sequence[Card], wanted: Choice) -> tuple[Card, ...] | Refusa
             "serve",
             f"set gpu_uuid = [{names}], or others of those that fit",
         )
+    divided = [card for card in cards if _lacks(card) == MIG]
+    enough = divided and len(fitting) + len(divided) >= wanted.count
     return Refusal(
         found,
         f"{wanted.count} cards ({wanted.why}), each {EXPECTED.removeprefix('a card ')}",
-        fewer_remedy(len(fitting)),
+        without_mig(divided) if enough else fewer_remedy(len(fitting)),
     )
+
+
+def without_mig(cards: Sequence[Card]) -> str:
+    """What makes whole cards of divided ones."""
+    commands = " and ".join(f"`nvidia-smi -i {card.index} -mig 0`" for card in cards)
+    return f"switch MIG off with {commands} and reboot the box"
 
 
 def too_few(wanted: Choice, found: int, words: str) -> Refusal | None:
@@ -246,9 +255,10 @@ def too_few(wanted: Choice, found: int, words: str) -> Refusal | None:
 def fewer_remedy(fitting: int) -> str:
     if fitting == 0:
         return "use a box with an RTX PRO 6000 Blackwell (96 GB); none of these cards can serve"
+    even = 2 ** (fitting.bit_length() - 1)  # no model's heads can be cut in three
     return (
         "put more such cards into the box, or take the parallel sizes down to what is there: the "
-        f'card\'s, or with `serve`, such as {{"tensor-parallel-size": {fitting}}}'
+        f'card\'s, or with `serve`, such as {{"tensor-parallel-size": {even}}}'
     )
 
 
@@ -262,19 +272,21 @@ def together(faults: Sequence[Refusal]) -> Refusal | None:
 
 
 def _choose_one(cards: Sequence[Card]) -> Refusal:
-    fitting = [card.uuid for card in cards if not _lacks(card)]
-    remedy = (
-        f'set gpu_uuid = "{fitting[0]}"'
-        if len(fitting) == 1
-        else f"set gpu_uuid to one of {', '.join(fitting)}"
-        if fitting
-        else "use a box with an RTX PRO 6000 Blackwell (96 GB); none of these cards can serve"
-    )
     return Refusal(
         f"{len(cards)} cards: " + "; ".join(_shown_with_lacks(card) for card in cards),
         "one card, or gpu_uuid naming the one that serves",
-        remedy,
+        _choice_remedy(cards),
     )
+
+
+def _choice_remedy(cards: Sequence[Card]) -> str:
+    fitting = [card.uuid for card in cards if not _lacks(card)]
+    divided = [card for card in cards if _lacks(card) == MIG]
+    if len(fitting) == 1:
+        return f'set gpu_uuid = "{fitting[0]}"'
+    if fitting:
+        return f"set gpu_uuid to one of {', '.join(fitting)}"
+    return without_mig(divided[:1]) if divided else fewer_remedy(0)
 
 
 def _shown_with_lacks(card: Card) -> str:

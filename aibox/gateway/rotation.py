@@ -31,6 +31,7 @@ FLEET = "fleet.json"  # beside this file: the boxes, laid down by the deploy
 EVERY_S = 2  # a box is asked how it is, and has as long to say it
 NAMES_EVERY_S = 10  # what it serves; each such question is a line in its journal
 BY = ("hand", "roll")  # who takes boxes out; where it is not said, the first
+LATEST = 253_402_300_799  # seconds since 1970: the end of the year 9999
 FAILURES = 2  # in a row, and it is not healthy
 # A connection ends when nothing is confirmed for 25 s, after a question or within a long silence.
 WATCHFUL = {
@@ -101,22 +102,60 @@ def out_in(text: str) -> dict[str, dict[str, Any]]:
 
     Raises ValueError.
     """
-    whole = json.loads(text)
+    try:
+        whole = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     out = whole.get("out") if isinstance(whole, dict) else None
     if not isinstance(out, dict):
         raise ValueError("it has no mapping `out`")
     for box, one in out.items():
-        told = one if isinstance(one, dict) else {}
-        if not is_moment(told.get("since")) or not isinstance(told.get("why"), str):
-            raise ValueError(f"{box} has no `why` and `since`")
-        if told.setdefault("by", BY[0]) not in BY:
-            raise ValueError(f"{box} is out, and `by` is none of {', '.join(BY)}")
+        judge_one(box, one)
     return out
 
 
+def judge_one(box: str, one: object) -> None:
+    """What is told of a box that is out, with `by` where that was not said. Raises ValueError."""
+    told = one if isinstance(one, dict) else {}
+    if not is_moment(told.get("since")) or not isinstance(told.get("why"), str):
+        raise ValueError(f"{box} has no `why` and `since`")
+    if told.setdefault("by", BY[0]) not in BY:
+        raise ValueError(f"{box} is out, and `by` is none of {', '.join(BY)}")
+
+
 def is_moment(value: object) -> bool:
+    """A time that a calendar has."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(float(str(value)))
+    return is_number and 0 <= float(str(value)) <= LATEST
+
+
+def boxes_in(told: object) -> dict[str, dict[str, Any]]:
+    """What a gateway answers of its boxes, see Rotation.shown, whoever has answered.
+
+    Raises ValueError where it is no such thing, as of another version.
+    """
+    if not isinstance(told, dict):
+        raise ValueError("it names no boxes")
+    for name, of in told.items():
+        if not is_one(of):
+            raise ValueError(f"it says of {name} what no gateway of this version does")
+        if of["out"] is not None:
+            judge_one(name, of["out"])
+    return told
+
+
+def is_one(of: object) -> bool:
+    """Whether this is told of a box, but for what is said of one that is out."""
+    if not isinstance(of, dict) or not {"out", "healthy", "found"} <= of.keys():
+        return False
+    names = [of.get("models"), of.get("missing", [])]
+    named = all(isinstance(some, list) for some in names) and all(
+        isinstance(name, str) for some in names for name in some
+    )
+    known = of["healthy"] is None or isinstance(of["healthy"], bool)
+    said = of["found"] is None or isinstance(of["found"], str)
+    requests = of.get("requests", 0)
+    return named and known and said and isinstance(requests, int) and requests >= 0
 
 
 class Out:
@@ -284,7 +323,7 @@ def names_in(body: bytes, url: str) -> list[str]:
     """What a server names at /v1/models. Raises NotWellError."""
     try:
         return [str(one["id"]) for one in json.loads(body)["data"]]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise NotWellError(f"{url} names no models") from None
 
 

@@ -15,6 +15,7 @@ from aibox.decide.fitting import (
     is_halved,
     load_of,
     refusal,
+    share_of,
     sizes_that_cut,
     uncut,
 )
@@ -35,7 +36,19 @@ CONFIG: dict[str, Any] = {
         "dtype": "bfloat16",
     }
 }
+SHARES = [
+    ({}, 0.92),
+    ({"gpu-memory-utilization": "0.87"}, 0.87),
+    ({"gpu-memory-utilization": None}, 0.92),
+    ({"device-memory-utilization": 0.5}, 0.5),
+    ({"gpu-memory-utilization": 0.87, "device-memory-utilization": 0.5}, 0.87),
+]
 TENSOR, REPLICAS = {"tensor-parallel-size": 2}, {"data-parallel-size": 2}
+
+
+@pytest.mark.parametrize(("flags", "share"), SHARES)
+def test_the_share_of_a_card_has_two_names(flags: dict[str, Any], share: float) -> None:
+    assert share_of(flags) == share
 
 
 @pytest.mark.parametrize(
@@ -95,6 +108,12 @@ def test_the_remedy_is_what_would_fit(flags: dict[str, Any], weights: int, ways:
     assert found is not None
     assert all(way in found.remedy for way in ways), found.remedy
     assert ("gpu-memory-utilization" in found.remedy) == ("gpu-memory-utilization" in flags)
+
+
+def test_no_size_is_named_that_would_not_do_either() -> None:
+    found = refusal(load_of(FLAGS, 200 * REFERENCE), [CARD])
+    assert found is not None
+    assert found.remedy == "take smaller weights: no number of such cards holds these"
 
 
 def test_it_is_known_that_a_dense_replica_holds_everything() -> None:

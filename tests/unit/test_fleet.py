@@ -51,6 +51,24 @@ def test_a_box_that_cannot_be_asked_is_said_so(other: Other, said: str | None) -
     assert (why is None) if said is None else (why is not None and said in why)
 
 
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ([OTHER, replace(OTHER, box="c", address="192.168.1.22")], []),
+        ([OTHER, replace(OTHER, box="c", port=4100)], []),  # behind one address, each at its port
+        ([OTHER, replace(OTHER, box="c")], ["b and c have the same address, 192.168.1.21"]),
+        (
+            [replace(OTHER, box=box, address=box.title()) for box in ("box", "BOX", "Box")],
+            ["box, BOX and Box have the same address, box"],
+        ),
+        ([replace(OTHER, box=box, address="127.0.0.1") for box in "bc"], []),  # not asked at all
+        ([replace(OTHER, box=box, address="@local") for box in "bc"], []),
+    ],
+)
+def test_one_machine_is_not_asked_as_two(others: list[Other], said: list[str]) -> None:
+    assert [one.found for one in fleet.at_one_address(others)] == said
+
+
 def test_each_name_is_configured_once_a_box() -> None:
     there = (OWN, fleet.member(OTHER))
     config = json.loads(fleet.config(there))

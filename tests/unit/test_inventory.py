@@ -76,7 +76,17 @@ def test_a_text_that_is_no_list_is_shown_as_one() -> None:
         ("monitor = True", {"monitor": "True"}),
         ("site = {'one', 'two'}", {"site": "{'one', 'two'}"}),
         ("site = f'{1}'", {"site": "f'{1}'"}),
-        ("monitor = None\ngateways = []\nsite = ('a', {})\n", {}),
+        ("monitor = None\ngateways = []\nsite = (['a', ('b', {})], {})\n", {}),
+        ("site = ('a', 'b')", {"site": "('a', 'b')"}),
+        ("site = ('a', {})", {"site": "('a', {})"}),
+        ("gateways = ()", {"gateways": "()"}),
+        ("gateways = [['a', 'b']]", {"gateways": "[['a', 'b']]"}),
+        ("site = ['a', None]", {"site": "['a', None]"}),
+        ("site = ['a', '']", {"site": "['a', '']"}),
+        ("site = [('a',)]", {"site": "[('a',)]"}),
+        ("site = [('a', 'b')]", {"site": "[('a', 'b')]"}),
+        ("site = [('a', None)]", {"site": "[('a', None)]"}),
+        ("site = [('a', data), name, ('b', dict(x=1)), f'{1}', ('c', {**data})]", {}),
         ("site = 'one'\nsite = [site]\n", {}),
         ("site = made()", {}),
         ("site = [", {}),
@@ -86,11 +96,34 @@ def test_what_stands_where_a_list_has_to_be(text: str, found: dict[str, str]) ->
     assert no_lists(text) == found
 
 
+@pytest.mark.parametrize(
+    "name", ["a b", "a ", "a\n", "a\x1b[1m", "a\0", "a\udcff", "a*", "[::1]", "-a"]
+)
+def test_a_name_that_no_word_of_limit_can_mean_is_refused(name: str) -> None:
+    found = judge(Named([name], {"site": [name]}))
+    assert found is not None
+    assert found.found.isprintable()
+    assert "is no name of a host" in found.found
+
+
+@pytest.mark.parametrize(
+    "name", ["Ai-Box", "a.b.c", "1.2.3.4", "fe80::1", "@local", "@ssh/a", "bücher"]
+)
+def test_a_name_that_may_be_one_is_left_to_ssh(name: str) -> None:
+    assert judge(Named([name], {"site": [name]})) is None
+
+
 INVENTORIES = [
     ("site = ['one', 'two']\none = ['two']\n", "one is a box and a group of other boxes too"),
     ("site = ['one', 'two']\nmonitors = ['one']\n", "did you mean monitor?"),
     ("site = 'one'\n", 'write site = ["one"]'),
     ("site = ['one', 'two']\ngateways = ['tow']\n", "did you mean two?"),
+    ("site = ('one', 'two')\n", "site = ('one', 'two') in the inventory is no list of names"),
+    ("site = ['one']\nraise KeyError('x')\n", "inventory, line 2: KeyError: 'x'"),
+    ("import sys\nsite = ['one']\nsys.exit(0)\n", "inventory, line 3: it ends the run itself"),
+    ("mine = [('a', 'x')]\n", "inventory: ValueError: "),
+    ("site = [", "never closed"),
+    ("site = ['one ']\n", "'one ' in the inventory is no name of a host"),
 ]
 
 
@@ -101,6 +134,7 @@ def test_a_run_ends_with_it_before_any_connection(tmp_path: Path, text: str, sai
     for words in (
         ["-m", "pyinfra", "--dry", str(inventory), "deploy.py", "--limit", "one"],
         ["-m", "tasks.monitoring_files", str(inventory), "--into", str(tmp_path / "written")],
+        ["-m", "tasks.named", str(inventory)],
     ):
         done = subprocess.run(
             [sys.executable, *words],

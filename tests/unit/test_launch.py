@@ -55,6 +55,20 @@ def test_flags_are_read_in_every_spelling() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        (["-sc", '{"method":"mtp"}'], "speculative-config", '{"method":"mtp"}'),
+        (["-sc={}"], "speculative-config", "{}"),
+        (["-dcp", "2"], "decode-context-parallel-size", "2"),
+        (["-dpn", "0"], "data-parallel-rank", "0"),
+        (["-n", "2"], "nnodes", "2"),
+    ],
+)
+def test_a_short_flag_is_the_long_one(words: list[str], name: str, value: str) -> None:
+    assert launch.launch(["m", *words]).value(name) == value
+
+
 def test_of_a_shells_line_only_the_server_counts() -> None:
     found = launch.launched(["sh", "-c", "vllm serve /q --port 9000 >>/var/log/x 2>&1 || reboot"])
     assert found is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tasks.roll_runs import PyinfraRuns
 from tests.unit.conftest import ROOT
 
 INVENTORY = """
@@ -45,12 +47,20 @@ def test_boxes_and_gateways_by_name(
 ) -> None:
     done = named(inventory, *words)
     found: dict[str, Any] = json.loads(done.stdout)
-    assert found == {"boxes": boxes, "gateways": ["ai-box"]}
+    every = ["ai-box", "ai-box-2", "box-3", "watcher"]
+    assert found == {"boxes": boxes, "gateways": ["ai-box"], "every": every}
 
 
 def test_what_an_inventory_prints_is_no_part_of_the_answer(inventory: Path) -> None:
     inventory.write_text(f"print('reading', end='')\n{INVENTORY}")
     assert json.loads(named(inventory).stdout)["gateways"] == ["ai-box"]
+
+
+def test_what_an_inventory_starts_may_print(inventory: Path) -> None:
+    inventory.write_text(f"import os\nos.system('echo reading')\n{INVENTORY}")
+    found = PyinfraRuns(argparse.Namespace(inventory=str(inventory), limit=["box-3"])).named()
+    assert isinstance(found, dict)
+    assert found["boxes"] == ["box-3"]
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,21 @@ def test_a_plan_is_a_line_for_each_box_and_names_gateways_that_pause() -> None:
     assert "another gateway has none" in two[3]
 
 
+def test_a_box_that_is_called_otherwise_now_is_said() -> None:
+    asked = [Gateway("a", {"a": told(), "old": told()}), Gateway("b", None)]
+    (line,) = roll.not_named(asked, ["a", "b", "new"])
+    assert line.startswith("old: a asks it, and the inventory has no such name.")
+    assert roll.not_named(asked, ["a", "b", "old"]) == []
+
+
+@pytest.mark.parametrize("words", ["-1", "1.5", "1e3", "²", "86401", "9" * 400, ""])
+def test_a_wait_is_a_number_of_seconds(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        entry.parser().parse_args([f"--drain={words}"])
+    assert ended.value.code == 1
+    assert "is no number of seconds up to 86400" in capsys.readouterr().err
+
+
 def test_a_plan_says_what_the_clients_of_each_box_meet() -> None:
     audits = {
         "a": audit("a", DIFFERS, pause="restart", doors=("the stream filter",)),
@@ -309,7 +324,7 @@ class Fleet:
 
     def named(self) -> dict[str, list[str]]:
         boxes = dict.fromkeys(box for held in self.gateways.values() for box in held)
-        return {"boxes": list(boxes), "gateways": list(self.gateways)}
+        return {"boxes": list(boxes), "gateways": list(self.gateways), "every": list(boxes)}
 
     def audits(self) -> tuple[dict[str, Audit], None]:
         boxes = self.named()["boxes"]

@@ -82,7 +82,13 @@ def test_a_lost_connection_ends_the_wait_at_once() -> None:
         waited([1, ConnectionResetError("gone")], 600)
 
 
-BOXES = {"a": {"requests": 2}, "b": {}}
+TOLD = {"models": ["coder"], "out": None, "healthy": True, "found": None}
+BOXES = {"a": {**TOLD, "requests": 2}, "b": TOLD}
+
+
+def boxes(**of: Any) -> dict[str, Any]:
+    """An answer that names one box, of which this is said."""
+    return {"answer": {"gateway": None, "boxes": {"a": {**TOLD, **of}}}, "error": None}
 
 
 @pytest.mark.parametrize(
@@ -93,12 +99,34 @@ BOXES = {"a": {"requests": 2}, "b": {}}
         ({"answer": {"gateway": "refused", "boxes": BOXES}, "error": None}, "refused"),
         ({"answer": {"something": "else"}, "error": None}, "its aibox answers otherwise"),
         ({"answer": [1], "error": None}, "its aibox answers otherwise"),
+        ({"answer": {"boxes": []}, "error": None}, "its aibox answers otherwise: it names no"),
+        ({"answer": {"boxes": None}, "error": None}, "its aibox answers otherwise: it names no"),
+        ({"answer": {"boxes": {"a": 1}}, "error": None}, "otherwise: it says of a what no"),
+        ({"answer": {"boxes": {"a": {}}}, "error": None}, "otherwise: it says of a what no"),
+        (boxes(models="coder"), "otherwise: it says of a what no"),
+        (boxes(models=[1]), "otherwise: it says of a what no"),
+        (boxes(missing=None), "otherwise: it says of a what no"),
+        (boxes(healthy="yes"), "otherwise: it says of a what no"),
+        (boxes(found=503), "otherwise: it says of a what no"),
+        (boxes(requests="2"), "otherwise: it says of a what no"),
+        (boxes(requests=-1), "otherwise: it says of a what no"),
+        (boxes(out=True), "otherwise: a has no `why` and `since`"),
+        (boxes(out={"why": "x", "since": 1e20}), "otherwise: a has no `why` and `since`"),
+        (boxes(out={"why": "x", "since": 1, "by": "cat"}), "`by` is none of hand, roll"),
     ],
 )
 def test_a_gateway_that_does_not_say_how_boxes_stand(
     found: dict[str, Any] | None, said: str
 ) -> None:
-    assert gateway_of("g", found) == Gateway("g", None, said)
+    told = gateway_of("g", found)
+    assert (told.name, told.boxes) == ("g", None)
+    assert said in told.said
+
+
+def test_a_gateway_of_the_first_version_does_not_say_who_takes_boxes_out() -> None:
+    told = gateway_of("g", boxes(out={"why": "x", "since": 1}))
+    assert told.boxes is not None
+    assert told.boxes["a"]["out"]["by"] == "hand"
 
 
 @pytest.mark.parametrize(("box", "running"), [("a", 2), ("b", None), ("c", 0)])

@@ -7,6 +7,10 @@ import json
 import os
 import re
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +64,10 @@ def test_who_is_not_said_to_have_done_it_is_a_hand() -> None:
         '{"out": {"b": {"why": "x", "since": "today"}}}',
         '{"out": {"b": {"why": "x", "since": true}}}',
         '{"out": {"b": {"why": "x", "since": Infinity}}}',
+        '{"out": {"b": {"why": "x", "since": NaN}}}',
+        '{"out": {"b": {"why": "x", "since": 1e20}}}',
+        '{"out": {"b": {"why": "x", "since": -1}}}',
+        "[" * 200_000,
         '{"out": {"b": {"why": "x", "since": 1, "by": "cat"}}}',
     ],
 )
@@ -222,6 +230,60 @@ def test_what_cannot_be_done_is_refused_and_nothing_changes(
     assert (file.read_text() if file.exists() else None) == rotation_file
 
 
+@pytest.mark.parametrize("words", [["out", "b", "--why", "x"], ["back", "b"], []])
+def test_a_file_that_is_a_folder_is_not_to_be_deleted_as_a_broken_one(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    (folder / "rotation.json").mkdir()
+    assert program.main(["rotation", *words]) == 1
+    said = capsys.readouterr().err
+    assert f"Is a directory at {folder}/rotation.json" in said
+    assert "mend this on the box" in said and "rm " not in said
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_disk_that_takes_nothing_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(on_box, "write_whole", too_many)
+    assert program.main(["rotation", "out", "b", "--why", "x"]) == 1
+    assert f"found     {os.strerror(errno.EMFILE)}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("boxes", [[], {"a": 1}, {"a": {"models": [1]}}, "a"])
+def test_who_answers_otherwise_at_the_gateways_port_is_no_gateway(
+    folder: Path, capsys: pytest.CaptureFixture[str], boxes: object
+) -> None:
+    with answering(json.dumps({"boxes": boxes}).encode()) as url:
+        fleet = json.loads((folder / "fleet.json").read_text())
+        (folder / "fleet.json").write_text(json.dumps({**fleet, "url": url}))
+        assert program.main(["rotation"]) == 1
+    said = capsys.readouterr()
+    assert said.out.splitlines()[0] == "a  in, health not known  coder"
+    assert "the gateway does not answer: it " in said.err
+
+
+@contextmanager
+def answering(body: bytes) -> Iterator[str]:
+    """A server that answers everything so; its address."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Not on the screen."""
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
 def test_only_root_changes_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -319,7 +381,10 @@ def test_what_a_box_serves_is_asked_anew_in_time() -> None:
     assert box.are_names_old(101)
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b'{"data": [1]}', b'{"data": [{}]}', b'{"data": 1}'])
+NO_MODELS = [b"", b"[]", b'{"data": [1]}', b'{"data": [{}]}', b'{"data": 1}', b"[" * 200_000]
+
+
+@pytest.mark.parametrize("body", NO_MODELS)
 def test_what_names_no_models_is_told(body: bytes) -> None:
     with pytest.raises(code.NotWellError, match=r"http://x names no models"):
         code.names_in(body, "http://x")

@@ -543,6 +543,49 @@ def test_what_does_not_go_with_several_cards(
     assert words in the_fault_with(load, **changes)
 
 
+@pytest.mark.parametrize(
+    ("serve", "words"),
+    [
+        (
+            {"data-parallel-size": 2, "data-parallel-size-local": 4},
+            "data-parallel-size-local (the setting `serve`) is 4, of data-parallel-size 2 in all",
+        ),
+        (
+            {**TWO, "decode-context-parallel-size": 4},
+            "decode-context-parallel-size (the setting `serve`) is 4, which does not divide",
+        ),
+        (
+            {"decode-context-parallel-size": "two"},
+            "decode-context-parallel-size (the setting `serve`) is 'two'; expected a whole",
+        ),
+    ],
+)
+def test_sizes_that_vllm_refuses_at_its_start_come_to_none(
+    load: Load, serve: dict[str, Any], words: str
+) -> None:
+    assert words in the_fault_with(load, serve=serve)
+
+
+@pytest.mark.parametrize("name", ["", " ", [""], ["a", "a"], True, {"a": 1}, ["a", 5], "gpt-*"])
+def test_what_clients_can_not_ask_for_is_no_name(load: Load, name: object) -> None:
+    fault = the_fault_with(load, serve={"served-model-name": name})
+    assert "served-model-name (the setting `serve`) is " in fault
+
+
+def test_a_server_may_have_several_names(load: Load) -> None:
+    assert load(serve={"served-model-name": ["a", "b/c"]}).served_models == ("a", "b/c")
+
+
+def test_a_card_that_is_named_right_is_no_fault_beside_another(load: Load) -> None:
+    assert "server_port" in the_fault_with(load, gpu_uuid=FIRST, server_port="x")
+
+
+def test_a_card_is_named_as_nvml_names_it(load: Load) -> None:
+    assert load(gpu_uuid="GPU-0123ABCD-EF").cards_wanted.uuids == ("GPU-0123abcd-ef",)
+    found = load(gpu_uuid=["GPU-0000000A", "GPU-0000000b"], serve=TWO)
+    assert found.cards_wanted.uuids == ("GPU-0000000a", "GPU-0000000b")
+
+
 def test_one_card_may_be_chosen_by_the_variable(load: Load) -> None:
     """As ever: the rehearsal hides all cards so, to serve on the CPU."""
     assert load(server_environment={"CUDA_VISIBLE_DEVICES": "-1"}).cards_wanted == Choice()

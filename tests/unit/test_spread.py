@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from aibox.decide.spread import Spread, chosen, pinned_by, spread_of
+from aibox.decide.spread import Spread, chosen, pinned_by, spread_of, torn
 
 T, P, D = "tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size"
 LOCAL, CONTEXT = "data-parallel-size-local", "prefill-context-parallel-size"
@@ -39,10 +39,34 @@ def test_the_flags_tell_how_many_cards(
     assert (spread.cards, spread.parts, str(spread)) == (cards, parts, words)
 
 
-@pytest.mark.parametrize("value", [0, -1, True, 2.0, "two", "0", "", None, [2], 10**9 * "9"])
+@pytest.mark.parametrize(
+    "value", [0, -1, True, 2.0, "two", "0", "", None, [2], 10000, 10**30, 10**9 * "9"]
+)
 def test_what_is_no_size_is_told(value: object) -> None:
     with pytest.raises(ValueError):
         spread_of({T: value})
+
+
+SHARED = "decode-context-parallel-size"
+
+
+@pytest.mark.parametrize(
+    ("flags", "name", "said"),
+    [
+        ({D: 2, LOCAL: 2}, None, ""),
+        ({D: 2, LOCAL: 4}, LOCAL, "4, of data-parallel-size 2 in all"),
+        ({LOCAL: 2}, LOCAL, "2, of data-parallel-size 1 in all"),
+        ({T: 4, SHARED: 2}, None, ""),
+        ({T: 2, SHARED: 4}, SHARED, "does not divide tensor-parallel-size 2"),
+        ({SHARED: 2}, SHARED, "does not divide tensor-parallel-size 1"),
+        ({T: 2, CONTEXT: 2, SHARED: 4}, None, ""),
+        ({T: 4, CONTEXT: 2, SHARED: 4}, SHARED, "one of [1, 2, 8]"),
+    ],
+)
+def test_sizes_that_do_not_go_together(flags: dict[str, Any], name: str | None, said: str) -> None:
+    found = torn(flags)
+    assert (found and found[0]) == name
+    assert said in (found[1] if found else "")
 
 
 def test_what_a_unit_is_pinned_to() -> None:

@@ -168,6 +168,23 @@ def test_too_few_and_too_many_are_refused_with_what_to_write(
     assert remedy in judged.remedy
 
 
+def test_a_divided_card_is_made_whole_where_that_is_enough() -> None:
+    divided = [replace(card(index=at), mig="enabled") for at in (1, 2)]
+    switch = "switch MIG off with `nvidia-smi -i 1 -mig 0` "
+    assert refusal(card(), divided[0], wanted=TWO).remedy.startswith(f"{switch}and reboot")
+    both = refusal(*divided, wanted=TWO).remedy
+    assert both.startswith(f"{switch}and `nvidia-smi -i 2 -mig 0` and reboot")
+    assert refusal(*divided).remedy.startswith(f"{switch}and reboot")
+    three = Choice(count=3, why="pipeline-parallel-size 3")
+    assert "MIG" not in refusal(card(), divided[0], wanted=three).remedy
+
+
+def test_fewer_cards_are_a_size_that_cuts_a_model() -> None:
+    judged = too_few(Choice(count=4, why="tensor-parallel-size 4"), 3, "x")
+    assert judged is not None
+    assert '{"tensor-parallel-size": 2}' in judged.remedy
+
+
 def test_the_bus_alone_tells_too_few() -> None:
     assert too_few(TWO, 2, "x") is None
     assert too_few(ONE, 1, "x") is None
