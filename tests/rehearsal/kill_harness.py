@@ -213,7 +213,8 @@ class Harness:
         self.seconds = {one.name: one.bare_s for one in self.operations if one.bare_s}
         self.keep_every_disk()
         self.reference = undisturbed or manifest_of(box)
-        assert differences(self.reference, box) == []
+        found = differences(self.reference, box)
+        assert found == [], found
 
     def keep_every_disk(self) -> None:
         """One run on a fresh box, its disk kept after each operation from which a cell starts."""
@@ -334,7 +335,8 @@ class Harness:
         ended = deploy({box: data}, "-y")
         assert ended.code == 0, ended.said
         assert look(box) == ["active", "200"]
-        assert differences(self.reference, box) == []
+        found = differences(self.reference, box)
+        assert found == [], found
         assert planned(box, data) == []
 
 
