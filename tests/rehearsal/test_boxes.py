@@ -257,8 +257,8 @@ def test_what_a_killed_up_leaves_is_cleared_away_by_the_next_command() -> None:
 def test_two_checkouts_can_have_a_box_of_the_same_name(box: Box, tmp_path: Path) -> None:
     before = machine_state()
     compiled = shutil.ignore_patterns("__pycache__")  # others write there while we copy
-    target = tmp_path / "tests" / "rehearsal"
-    shutil.copytree(CHECKOUT / "tests" / "rehearsal", target, ignore=compiled)
+    for part in ("tests/rehearsal", "aibox"):
+        shutil.copytree(CHECKOUT / part, tmp_path / part, ignore=compiled)
     (tmp_path / "tests" / "__init__.py").touch()
     twin = cli("up", box.name, folder=tmp_path)
     output, errors = twin.communicate()
