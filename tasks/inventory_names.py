@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import cast
 
 from pyinfra.api import Inventory
-from pyinfra_cli.inventory import make_inventory  # type: ignore[import-untyped]
 
 from aibox.decide import inventory as deciding
 from aibox.decide.inventory import Named
@@ -26,6 +25,11 @@ def of(inventory: Inventory, said: str) -> Named:
 
 def read(said: str, project: str) -> Inventory | Refusal:
     """As pyinfra does, for programs of ours. said: the inventory as it was named."""
+    # Its import puts gevent in the place of threads: not for who only judges names.
+    from pyinfra_cli.inventory import (  # type: ignore[import-untyped]  # noqa: PLC0415
+        make_inventory,
+    )
+
     refusal = misread(said)
     if refusal:
         return refusal
