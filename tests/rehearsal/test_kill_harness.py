@@ -62,7 +62,8 @@ def harnesses(layers: Callable[[str], str | None], hub: Hub) -> Iterator[MakeHar
         matrix = MATRICES[name]
         if name != "whole":
             return Harness(matrix, None, with_its_filter(up(f"kill-{name}", "serving")), hub, other)
-        with Box.up("kill-reference", layer=layers("serving"), owned=True) as undisturbed:
+        # By the same name: a box that watches itself is named in its Prometheus's configuration.
+        with Box.up("kill", layer=layers("serving"), owned=True) as undisturbed:
             reference = manifest_of(with_its_filter(undisturbed))
         return Harness(matrix, reference, up("kill", "based"), hub, other)
 
