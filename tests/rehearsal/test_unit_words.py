@@ -213,7 +213,8 @@ def test_every_word_comes_through_on_debian_13(bridge: str) -> None:
 NASTY_FLAGS: dict[str, Any] = {
     "chat-template": '{{ messages }} 100% of ${HOME} costs $5; # "it\'s" \\',
     "hf-overrides": {"a b": ["%h", "$HOME", '"', "'", "\\", "\t", "ünï→"], "deep": {"n": None}},
-    "served-model-name": ["tiny", "50%", "$USER", "", "@x", "; ", "#"],
+    "served-model-name": ["tiny", "50%", "$USER", "@x", "; ", "#"],
+    "middleware": ["", "one.Two"],
     "seed": 7,
 }
 NASTY_ENVIRONMENT = {
@@ -254,6 +255,7 @@ def the_products_unit_says_what_the_settings_say(box: Box) -> None:
     assert [program, *found.words] == wanted.serving.command
     assert value_of(found.words, "--chat-template") == [NASTY_FLAGS["chat-template"]]
     assert value_of(found.words, "--served-model-name") == NASTY_FLAGS["served-model-name"]
+    assert value_of(found.words, "--middleware") == NASTY_FLAGS["middleware"]
     assert value_of(found.words, "--seed") == ["7"]
 
 
