@@ -337,7 +337,8 @@ class Harness:
         assert look(box) == ["active", "200"]
         found = differences(self.reference, box)
         assert found == [], found
-        assert planned(box, data) == []
+        left = planned(box, data)
+        assert left == [], left
 
 
 def data_of(hub: Hub) -> HostData:
