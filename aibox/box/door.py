@@ -34,7 +34,8 @@ def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
     spec: {"unit", "files": {path: text}, "url": its base address, "ready": the path that
     answers 200, "key_file": with the key that opens it, or null, "models": names that it must know,
     null where it knows of none, "seconds": how long it may take, "record", "failed": paths,
-    "identity", "venv": folder, "restart": false where it is only waited for}. Raises JobError.
+    "identity", "venv": folder, "restart": false where its files are right and it is
+    only waited for}. Raises JobError.
     """
     service = Service(spec["unit"])
     before = Before(Path(spec["record"]).with_suffix(".before"), service)
@@ -42,8 +43,9 @@ def switch(spec: Spec, progress: Progress) -> dict[str, Any]:
     began = time.monotonic()
     try:
         progress.step(f"starting {spec['unit']}")
-        lay(spec["files"])
-        service.reload()
+        if spec["restart"]:  # files that were laid anew would be newer than the process
+            lay(spec["files"])
+            service.reload()
         pass_gate(service, begun(service, spec["restart"]), spec, progress)
     except (JobError, OSError, subprocess.CalledProcessError) as error:
         progress.step("putting back what was there")
@@ -112,7 +114,7 @@ class Before:
         if self.path.exists():
             return
         self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        runs = self.service.properties().get("ActiveState") == "active"
+        runs = self.service.properties().get("ActiveState") in ("active", "activating")
         texts = {name: text_in(Path(name)) for name in files}
         write_whole(self.path, json.dumps({"files": texts, "runs": runs}))
         synced(self.path.parent)
