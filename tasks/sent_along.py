@@ -20,7 +20,7 @@ BACKSLASH = "(/)"  # a fish takes two of them between quotes for one
 PROGRAM = """\
 import json, sys, types
 for name, text in {%s}.items():
-    text = text.replace("(/)", chr(92))
+    text = text.replace(%r, chr(92))
     module = sys.modules[name] = types.ModuleType(name)
     module.__path__ = []
     parent, _, child = name.rpartition(".")
@@ -29,8 +29,7 @@ for name, text in {%s}.items():
     exec(compile(text, name, "exec"), module.__dict__)
 print(json.dumps(module.QUESTIONS[sys.argv[1]](json.loads(sys.argv[2]))))
 """
-# JSON's other way to write a backslash.
-IN_JSON = "\\u005c"
+IN_JSON = "\\u005c"  # JSON's other way to write a backslash
 PACKED = "import base64, zlib\nexec(zlib.decompress(base64.b64decode('%s')))\n"
 
 
@@ -40,7 +39,7 @@ def program(name: str) -> str:
 
     Its arguments are the question and, as JSON, what is asked; it prints the answer as JSON.
     """
-    return PROGRAM % "".join(entry(*one) for one in texts(name).items())
+    return PROGRAM % ("".join(entry(*one) for one in texts(name).items()), BACKSLASH)
 
 
 def entry(name: str, text: str) -> str:
